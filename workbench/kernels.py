@@ -1,0 +1,313 @@
+"""Compiled inner loops: KV occupancy over time, the best prefill-decode pair of a call, and the greedy planner.
+
+The KV occupancy of decode instance ``d`` is a step function: ``levels[d, i]`` tokens are held from ``times[d, i]``
+until ``times[d, i + 1]``, for ``i < size[d]``; ``held[d]`` is all that was ever added, an upper bound on every level.
+All functions stand in one file, because a cached compilation only notices changes of its own file.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = ["empty_occupancy", "hold", "plan_decode", "plan_prefill", "serve"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@njit(cache=True)
+def empty_occupancy(instances: int, steps: int) -> tuple[Floats, Ints, Ints, Ints]:
+    """Return (times, levels, size, held) of empty decode instances with room for that many steps each."""
+    times = np.empty((instances, steps))
+    times[:, 0] = -np.inf
+    levels = np.zeros((instances, steps), dtype=np.int64)
+    return times, levels, np.ones(instances, dtype=np.int64), np.zeros(instances, dtype=np.int64)
+
+
+@njit(cache=True)
+def _step_at(times: Floats, size: int, time: float) -> int:
+    """Return the last step that starts at or before ``time``."""
+    low, high = 0, size
+    while high - low > 1:
+        middle = (low + high) // 2
+        if times[middle] <= time:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True)
+def _split(times: Floats, levels: Ints, size: Ints, d: int, time: float) -> int:
+    """Make a step begin at ``time`` and return it."""
+    i = _step_at(times[d], size[d], time)
+    if times[d, i] == time:
+        return i
+    for k in range(size[d], i + 1, -1):
+        times[d, k] = times[d, k - 1]
+        levels[d, k] = levels[d, k - 1]
+    times[d, i + 1] = time
+    levels[d, i + 1] = levels[d, i]
+    size[d] += 1
+    return i + 1
+
+
+@njit(cache=True)
+def hold(times: Floats, levels: Ints, size: Ints, held: Ints, d: int, start: float, end: float, tokens: int) -> None:
+    """Hold ``tokens`` on instance ``d`` from ``start`` (inclusive) to ``end`` (exclusive)."""
+    if end <= start:
+        return
+    first = _split(times, levels, size, d, start)
+    last = _split(times, levels, size, d, end)
+    for i in range(first, last):
+        levels[d, i] += tokens
+    held[d] += tokens
+
+
+@njit(cache=True)
+def _earliest(times: Floats, levels: Ints, size: int, room: int, ready: float, duration: float) -> float:
+    """Return the first time at or after ``ready`` from which the level stays within ``room`` for ``duration``."""
+    i = _step_at(times, size, ready)
+    start = ready
+    while True:
+        if levels[i] > room:
+            start = times[i + 1]  # the last level is 0, so there is a next step
+        elif i + 1 == size or times[i + 1] >= start + duration:
+            return start
+        i += 1
+
+
+@njit(cache=True)
+def _best_pair(
+    ready: float,
+    demand: int,
+    prefill: Floats,
+    transfer: Floats,
+    decode: Floats,
+    free_at: Floats,
+    prefill_class: Ints,
+    decode_class: Ints,
+    capacity: Ints,
+    times: Floats,
+    levels: Ints,
+    size: Ints,
+    held: Ints,
+) -> tuple[float, float, float, int, int]:
+    """Return (decode finish, prefill finish, decode start, p, d) of the pair that is first in the order of these."""
+    best_finish = np.inf
+    best_prefill_end = np.inf
+    best_start = 0.0
+    best_p = -1
+    best_d = -1
+    for p in range(len(free_at)):
+        g = prefill_class[p]
+        prefill_end = max(ready, free_at[p]) + prefill[g]
+        for d in range(len(capacity)):
+            h = decode_class[d]
+            room = capacity[d] - demand
+            if room < 0:
+                continue
+            arrived = prefill_end + transfer[g, h]
+            if arrived + decode[h] > best_finish:
+                continue
+            start = arrived
+            if held[d] > room:
+                start = _earliest(times[d], levels[d], size[d], room, arrived, decode[h])
+            finish = start + decode[h]
+            if finish < best_finish or (finish == best_finish and prefill_end < best_prefill_end):
+                best_finish, best_prefill_end, best_start, best_p, best_d = finish, prefill_end, start, p, d
+    return best_finish, best_prefill_end, best_start, best_p, best_d
+
+
+@njit(cache=True)
+def serve(
+    ready: float,
+    demand: int,
+    prefill: Floats,
+    transfer: Floats,
+    decode: Floats,
+    free_at: Floats,
+    prefill_class: Ints,
+    decode_class: Ints,
+    capacity: Ints,
+    times: Floats,
+    levels: Ints,
+    size: Ints,
+    held: Ints,
+) -> float:
+    """Serve a call on the best pair, update the simulated cluster, and return the decode finish."""
+    finish, prefill_end, start, p, d = _best_pair(
+        ready, demand, prefill, transfer, decode,
+        free_at, prefill_class, decode_class, capacity, times, levels, size, held,
+    )  # fmt: skip
+    free_at[p] = prefill_end
+    hold(times, levels, size, held, d, start, finish, demand)
+    return finish
+
+
+@njit(cache=True)
+def plan_prefill(
+    now: float,
+    rerank_limit: int,
+    elapsed: Floats,
+    horizon: Floats,
+    demand: Ints,
+    prefill: Floats,
+    transfer: Floats,
+    decode: Floats,
+    free_at: Floats,
+    prefill_class: Ints,
+    decode_class: Ints,
+    capacity: Ints,
+    committed_instance: Ints,
+    committed_ready: Floats,
+    committed_decode: Floats,
+    committed_demand: Ints,
+) -> tuple[Ints, Ints, Ints]:
+    """Rank and place the calls that wait for prefill (Algorithm 1 with section 5.3 of the paper).
+
+    Parameters
+    ----------
+    now : float
+        Time of the plan, seconds.
+    rerank_limit : int
+        The paper's small queue: at most this many calls are ranked anew after each assignment.
+    elapsed, horizon : (Q,) float
+        ``t - a_w`` and ``H_w(t)`` of each waiting call's workflow, in order of (workflow, call).
+    demand, prefill, transfer, decode : (Q,), (Q, G), (Q, G, H), (Q, H)
+        Estimates for each waiting call.
+    free_at : (P,) float
+        When each prefill instance is free; it is changed.
+    committed_instance, committed_ready, committed_decode, committed_demand : (M,)
+        Calls already bound to a decode instance, in the order in which they are simulated: when they can start to
+        decode and for how long (for a running call: now and the time that is left).
+
+    Returns
+    -------
+    order, prefill_instance, decode_instance : (Q,) int
+        The calls by rank, and the pair of each (by rank).
+    """
+    waiting = len(demand)
+    times, levels, size, held = _simulate_committed(
+        capacity, committed_instance, committed_ready, committed_decode, committed_demand, waiting
+    )
+    order = np.empty(waiting, dtype=np.int64)
+    on_p = np.empty(waiting, dtype=np.int64)
+    on_d = np.empty(waiting, dtype=np.int64)
+    risk = np.empty(waiting)
+    rerank = waiting <= rerank_limit
+    if not rerank:
+        for q in range(waiting):
+            finish = _best_pair(
+                now, demand[q], prefill[q], transfer[q], decode[q],
+                free_at, prefill_class, decode_class, capacity, times, levels, size, held,
+            )[0]  # fmt: skip
+            risk[q] = -(elapsed[q] + (finish - now)) / horizon[q]
+        order[:] = np.argsort(risk, kind="mergesort")
+    pending = np.ones(waiting, dtype=np.bool_)
+    for rank in range(waiting):
+        if rerank:
+            chosen, greatest = -1, -np.inf
+            for q in range(waiting):
+                if pending[q]:
+                    finish = _best_pair(
+                        now, demand[q], prefill[q], transfer[q], decode[q],
+                        free_at, prefill_class, decode_class, capacity, times, levels, size, held,
+                    )[0]  # fmt: skip
+                    ratio = (elapsed[q] + (finish - now)) / horizon[q]
+                    if ratio > greatest:
+                        chosen, greatest = q, ratio
+            pending[chosen] = False
+            order[rank] = chosen
+        q = order[rank]
+        finish, prefill_end, start, p, d = _best_pair(
+            now, demand[q], prefill[q], transfer[q], decode[q],
+            free_at, prefill_class, decode_class, capacity, times, levels, size, held,
+        )  # fmt: skip
+        on_p[rank], on_d[rank] = p, d
+        free_at[p] = prefill_end
+        hold(times, levels, size, held, d, start, finish, demand[q])
+    return order, on_p, on_d
+
+
+@njit(cache=True)
+def _simulate_committed(
+    capacity: Ints, instance: Ints, ready: Floats, decode: Floats, demand: Ints, more: int
+) -> tuple[Floats, Ints, Ints, Ints]:
+    """Return the occupancy once each committed call in turn starts as early as it fits; with room for ``more``."""
+    times, levels, size, held = empty_occupancy(len(capacity), 2 * (len(instance) + more) + 2)
+    for k in range(len(instance)):
+        d = instance[k]
+        room = capacity[d] - demand[k]
+        start = ready[k]
+        if held[d] > room:
+            start = _earliest(times[d], levels[d], size[d], max(room, 0), ready[k], decode[k])
+        hold(times, levels, size, held, d, start, start + decode[k], demand[k])
+    return times, levels, size, held
+
+
+@njit(cache=True)
+def plan_decode(
+    now: float,
+    rerank_limit: int,
+    elapsed: Floats,
+    horizon: Floats,
+    demand: Ints,
+    decode: Floats,
+    instance: Ints,
+    capacity: Ints,
+    running_instance: Ints,
+    running_left: Floats,
+    running_demand: Ints,
+) -> Ints:
+    """Rank the calls that wait for decode on the instance they are locked to (section 5.4 of the paper).
+
+    Parameters
+    ----------
+    now, rerank_limit, elapsed, horizon, demand
+        As for `plan_prefill`.
+    decode : (Q,) float
+        Decode seconds of each call on its instance.
+    instance : (Q,) int
+        Decode instance of each call.
+    running_instance, running_left, running_demand : (M,)
+        Instance, seconds left and tokens of each running call.
+
+    Returns
+    -------
+    order : (Q,) int
+        The calls by rank.
+    """
+    waiting = len(demand)
+    begun = np.full(len(running_left), now)
+    times, levels, size, held = _simulate_committed(
+        capacity, running_instance, begun, running_left, running_demand, waiting
+    )
+    order = np.empty(waiting, dtype=np.int64)
+    start = np.empty(waiting)
+    risk = np.empty(waiting)
+    rerank = waiting <= rerank_limit
+    stale = np.ones(len(capacity), dtype=np.bool_)
+    pending = np.ones(waiting, dtype=np.bool_)
+    for rank in range(waiting):
+        chosen, greatest = -1, -np.inf
+        for q in range(waiting):
+            if not pending[q]:
+                continue
+            d = instance[q]
+            if stale[d]:
+                room = max(capacity[d] - demand[q], 0)
+                start[q] = now
+                if held[d] > room:
+                    start[q] = _earliest(times[d], levels[d], size[d], room, now, decode[q])
+                risk[q] = (elapsed[q] + (start[q] + decode[q] - now)) / horizon[q]
+            if risk[q] > greatest:
+                chosen, greatest = q, risk[q]
+        stale[:] = False
+        d = instance[chosen]
+        pending[chosen] = False
+        order[rank] = chosen
+        if rerank:
+            hold(times, levels, size, held, d, start[chosen], start[chosen] + decode[chosen], demand[chosen])
+            stale[d] = True
+    return order

@@ -1,0 +1,323 @@
+"""The event loop: arrivals, prefill, transfer, decode, and plans that take effect at once (sections 4.3 and 5.2)."""
+
+import random
+from heapq import heappop, heappush
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from workbench import policies
+from workbench.compiled import CompiledInstance
+from workbench.estimator import Estimator
+from workbench.instance import Instance
+from workbench.policies import Assignment, Policy, Stage
+from workbench.schedule import PlannerCost, Schedule
+from workbench.simulator.queue import RankedQueue
+from workbench.view import Phase, View
+
+__all__ = ["simulate"]
+
+# Order of events at one instant: completions, then transfers, then arrivals and reveals.
+COMPLETION, TRANSFER_END, REVEAL = 0, 1, 2
+
+
+def simulate(
+    instance: Instance | CompiledInstance,
+    policy: str | Policy | type[Policy] = "hexagent",
+    seed: int = 0,
+    **options: Any,
+) -> Schedule:
+    """Run a policy on an instance and return the schedule.
+
+    Decode follows the interval model: a call holds its KV demand for a fixed time. Plans take no time. A run is a pure
+    function of (instance, policy, seed).
+
+    Parameters
+    ----------
+    instance : Instance or CompiledInstance
+        What to serve.
+    policy : str, Policy or type
+        Name of a built-in policy, a policy class, or a policy.
+    seed : int
+        Seed of a policy that draws at random.
+    **options
+        Parameters of the policy, where a name or class is given.
+
+    Raises
+    ------
+    InputError
+        On an unknown policy or parameter.
+    ValueError
+        If the policy breaks its contract: it assigns a call that does not wait, names an instance that is not there,
+        or leaves a call without an assignment.
+
+    Examples
+    --------
+    >>> one = CompiledInstance.from_durations(first_call=[0, 1], prefill_s=[[1.0]], decode_s=[[2.0]])
+    >>> simulate(one, "fcfs").makespan_s
+    3.0
+    """
+    compiled = instance.compile() if isinstance(instance, Instance) else instance
+    chosen = policies.create(policy, **options)
+    return _Run(compiled, chosen, policy if isinstance(policy, str) else chosen.name, seed).schedule()
+
+
+class _Run:
+    """State of one simulation; calls are known by handle, the position in which they were revealed."""
+
+    def __init__(self, instance: CompiledInstance, policy: Policy, label: str, seed: int) -> None:
+        self.instance = instance
+        self.policy = policy
+        self.label = label
+        self.seed = seed
+        self.estimator = Estimator.of(instance)
+        self.view = View(instance.prefill_class, instance.decode_class, instance.capacity_tokens)
+        self.call: list[int] = []  # the instance's call of each handle
+        self.handle = [-1] * instance.n_calls
+        self.transfer_end_s: list[float] = []
+        self.locked: list[int] = []
+        self.events: list[tuple[float, int, int, int, int]] = []  # time, order, workflow, index, handle
+        self.missing_parents = np.diff(instance.parent_start).tolist()
+        self.reveal_at = [0.0] * instance.n_calls
+        self.prefill_queue = [RankedQueue() for _ in instance.prefill_class]
+        self.decode_queue = [RankedQueue() for _ in instance.decode_class]
+        self.view.bind_queues(self.decode_queue)
+        self.prefill_idle = [True] * len(instance.prefill_class)
+        self.free_tokens = instance.capacity_tokens.tolist()
+        self.key: list[tuple[Any, int, int]] = []
+        self.invocations, self.planner_s = 0, 0.0
+
+    def schedule(self) -> Schedule:
+        """Run to the end."""
+        view, events, instance = self.view, self.events, self.instance
+        self.policy.begin(view, random.Random(self.seed))
+        first, missing = instance.first_call.tolist(), self.missing_parents
+        for w, arrival in enumerate(instance.arrival_s.tolist()):
+            for c in range(first[w], first[w + 1]):
+                if missing[c] == 0:
+                    self.reveal_at[c] = arrival
+                    heappush(events, (arrival, REVEAL, w, c, -1))
+        stages = self.policy.stages
+        while events:
+            now = view.now = events[0][0]
+            revealed = transferred = False
+            while events and events[0][0] == now:
+                _, kind, _, c, call = heappop(events)
+                if kind == REVEAL:
+                    self._reveal(c)
+                    revealed = True
+                elif kind == TRANSFER_END:
+                    self._end_transfer(call)
+                    transferred = True
+                elif view.phase[call] is Phase.PREFILL:
+                    self._end_prefill(call)
+                else:
+                    self._end_decode(call)
+            if revealed and Stage.PREFILL in stages:
+                self._plan(Stage.PREFILL)
+            if transferred and Stage.DECODE in stages:
+                self._plan(Stage.DECODE)
+            self._start_prefills()
+            self._start_decodes()
+        if len(self.call) < instance.n_calls or view.waiting_prefill:
+            raise ValueError(
+                f"policy '{self.policy.name}' left {len(view.waiting_prefill)} revealed calls without an assignment"
+            )
+        return self._result()
+
+    def _reveal(self, c: int) -> None:
+        instance, view, estimator = self.instance, self.view, self.estimator
+        w = int(instance.workflow[c])
+        if w not in view.arrival_s:
+            view.arrival_s[w] = float(instance.arrival_s[w])
+            view.open_calls[w] = {}
+            view.service_s[w] = 0.0
+        index = c - int(instance.first_call[w])
+        prompt, cached = int(instance.input_tokens[c]), int(instance.cached_prefix_tokens[c])
+        parents = [(self.handle[parent], delay) for parent, delay in instance.parents_of(c)]
+        self.handle[c] = view.reveal(
+            w,
+            index,
+            parents,
+            (prompt, prompt - cached, int(instance.predicted_output_tokens[c])),
+            (
+                int(estimator.demand_tokens[c]),
+                estimator.prefill_s[c],
+                estimator.transfer_s[c],
+                estimator.decode_s[c],
+            ),
+        )
+        self.call.append(c)
+        self.locked.append(-1)
+        self.key.append((None, w, index))
+        self.transfer_end_s.append(float("nan"))
+
+    def _plan(self, stage: Stage) -> None:
+        began = perf_counter()
+        plan = list(self.policy.plan(self.view, stage))
+        self.planner_s += perf_counter() - began
+        self.invocations += 1
+        for assignment in plan:
+            self._apply(assignment, stage)
+
+    def _apply(self, assignment: Assignment, stage: Stage) -> None:
+        """Move a waiting call to where the plan wants it."""
+        view = self.view
+        call, rank, p, d = assignment
+        phase = Phase.WAIT_PREFILL if stage is Stage.PREFILL else Phase.WAIT_DECODE
+        if not (0 <= call < len(self.call) and view.phase[call] is phase):
+            raise ValueError(f"policy '{self.policy.name}' planned call {call}, which does not wait for {stage}")
+        key = self.key[call] = (rank, *self.key[call][1:])
+        if stage is Stage.DECODE:
+            if d != view.decode_instance[call]:
+                raise ValueError(
+                    f"policy '{self.policy.name}' moves call {call} to decode instance {d}; it is locked to "
+                    f"{view.decode_instance[call]}"
+                )
+            self.decode_queue[d].put(call, key)
+            return
+        if not (0 <= p < len(self.prefill_queue) and 0 <= d < len(self.decode_queue)):
+            raise ValueError(
+                f"policy '{self.policy.name}' sends call {call} to instances ({p}, {d}), not in the cluster"
+            )
+        before = view.prefill_instance[call]
+        if before != p:
+            if before >= 0:
+                self.prefill_queue[before].remove(call)
+            self._count_prefill(before, call, -1)
+            self._count_prefill(p, call, 1)
+            view.prefill_instance[call] = p
+        self._bind_decode(call, d)
+        self.prefill_queue[p].put(call, key)
+
+    def _bind_decode(self, call: int, d: int) -> None:
+        view = self.view
+        before = view.decode_instance[call]
+        if before != d:
+            self._count_decode(before, call, -1)
+            self._count_decode(d, call, 1)
+            view.decode_instance[call] = d
+
+    def _count_prefill(self, p: int, call: int, sign: int) -> None:
+        if p >= 0:
+            self.view.prefill_tokens[p] += sign * self.view.new_tokens[call]
+            self.view.prefill_calls[p] += sign
+
+    def _count_decode(self, d: int, call: int, sign: int) -> None:
+        if d >= 0:
+            self.view.decode_tokens[d] += sign * int(self.view.demand_tokens[call])
+            self.view.decode_calls[d] += sign
+
+    def _start_prefills(self) -> None:
+        view, instance = self.view, self.instance
+        for p, idle in enumerate(self.prefill_idle):
+            if not idle:
+                continue
+            call = self.prefill_queue[p].first()
+            if call is None:
+                continue
+            self.prefill_queue[p].remove(call)
+            self.prefill_idle[p] = False
+            del view.waiting_prefill[call]
+            view.prefilling[call] = None
+            view.phase[call] = Phase.PREFILL
+            view.prefill_start_s[call] = view.now
+            c = self.call[call]
+            self._bind_decode(call, self._admissible(c, view.decode_instance[call]))
+            self.locked[call] = view.decode_instance[call]
+            end = view.now + float(instance.prefill_s[c, instance.prefill_class[p]])
+            self._push(end, COMPLETION, call)
+
+    def _admissible(self, c: int, d: int) -> int:
+        """Return the planned decode instance, or another when it refuses a call that is larger than predicted.
+
+        The call is bound to its decode instance before prefill, where one that it can never fit refuses it; it then
+        goes to the instance with the fewest outstanding tokens among those that hold it.
+        """
+        capacity, demand = self.instance.capacity_tokens, self.instance.demand_tokens[c]
+        if demand <= capacity[d]:
+            return d
+        tokens = self.view.decode_tokens
+        return min((e for e in range(len(capacity)) if demand <= capacity[e]), key=lambda e: (tokens[e], e))
+
+    def _end_prefill(self, call: int) -> None:
+        view, instance, c = self.view, self.instance, self.call[call]
+        p, d = view.prefill_instance[call], view.decode_instance[call]
+        self.prefill_idle[p] = True
+        self._count_prefill(p, call, -1)
+        del view.prefilling[call]
+        view.transferring[call] = None
+        view.phase[call] = Phase.TRANSFER
+        view.prefill_end_s[call] = view.now
+        view.service_s[view.workflow[call]] += view.now - view.prefill_start_s[call]
+        end = view.now + float(instance.transfer_s[c, instance.prefill_class[p], instance.decode_class[d]])
+        self.transfer_end_s[call] = end
+        self._push(end, TRANSFER_END, call)
+
+    def _end_transfer(self, call: int) -> None:
+        view, d = self.view, self.view.decode_instance[call]
+        del view.transferring[call]
+        view.waiting_decode[d][call] = None
+        view.phase[call] = Phase.WAIT_DECODE
+        self.decode_queue[d].put(call, self.key[call])
+
+    def _start_decodes(self) -> None:
+        """Admit in order of rank, and stop at the first call that does not fit."""
+        view, instance = self.view, self.instance
+        for d, queue in enumerate(self.decode_queue):
+            while (call := queue.first()) is not None:
+                c = self.call[call]
+                demand = int(instance.demand_tokens[c])
+                if demand > self.free_tokens[d]:
+                    break
+                queue.remove(call)
+                self.free_tokens[d] -= demand
+                del view.waiting_decode[d][call]
+                view.decoding[d][call] = None
+                view.phase[call] = Phase.DECODE
+                view.decode_start_s[call] = view.now
+                end = view.now + float(instance.decode_s[c, instance.decode_class[d]])
+                self._push(end, COMPLETION, call)
+
+    def _end_decode(self, call: int) -> None:
+        view, c, now = self.view, self.call[call], self.view.now
+        d, w = view.decode_instance[call], view.workflow[call]
+        self.free_tokens[d] += int(self.instance.demand_tokens[c])
+        self._count_decode(d, call, -1)
+        del view.decoding[d][call]
+        del view.open_calls[w][call]
+        view.phase[call] = Phase.COMPLETE
+        view.decode_end_s[call] = now
+        view.service_s[w] += now - view.decode_start_s[call]
+        for child, delay in self.instance.children[c]:
+            self.reveal_at[child] = max(self.reveal_at[child], now + delay)
+            self.missing_parents[child] -= 1
+            if self.missing_parents[child] == 0:
+                heappush(self.events, (self.reveal_at[child], REVEAL, w, child, -1))
+
+    def _push(self, time: float, order: int, call: int) -> None:
+        heappush(self.events, (time, order, self.view.workflow[call], self.call[call], call))
+
+    def _result(self) -> Schedule:
+        view = self.view
+        handles = self.handle
+
+        def by_call(column: list[Any]) -> np.ndarray:
+            return np.array(column)[handles]
+
+        return Schedule(
+            instance=self.instance,
+            label=self.label,
+            prefill_instance=by_call(view.prefill_instance),
+            decode_instance=by_call(view.decode_instance),
+            locked_decode=by_call(self.locked),
+            reveal_s=by_call(view.reveal_s),
+            prefill_start_s=by_call(view.prefill_start_s),
+            prefill_end_s=by_call(view.prefill_end_s),
+            transfer_end_s=by_call(self.transfer_end_s),
+            decode_start_s=by_call(view.decode_start_s),
+            decode_end_s=by_call(view.decode_end_s),
+            planner=PlannerCost(self.invocations, self.planner_s),
+            settings={"seed": self.seed, "decode": "interval"},
+        )
