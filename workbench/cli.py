@@ -1,8 +1,10 @@
 """The ``workbench`` command: results on stdout, progress and messages on stderr, exit 2 with one line on bad input."""
 
 import argparse
+import contextlib
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from pydantic import ValidationError
 
-from workbench.errors import InputError
+from workbench.errors import InputError, one_line
 from workbench.files import describe
 
 if TYPE_CHECKING:
@@ -37,9 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         options.run(options)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except InputError as error:
-        print(f"workbench: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"workbench: {one_line(error)}", file=sys.stderr)
         return 2
     except ValidationError as error:
         print(f"workbench: {describe(error, {})}", file=sys.stderr)
@@ -48,9 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("workbench: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        _discard_stdout()
         return 141
+    except OSError as error:
+        print(f"workbench: {error.filename or 'output'}: {error.strerror or one_line(error)}", file=sys.stderr)
+        _discard_stdout()
+        return 2
     return 0
+
+
+def _discard_stdout() -> None:
+    """Send what stdout still holds to nowhere, so that the interpreter does not fail on it once more at exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -141,7 +153,7 @@ def _simulate(options: argparse.Namespace) -> None:
     if options.json:
         _print_json(_records(summary)[0] | {"schedule": schedule.to_dict()})
     else:
-        print(_text(summary.T))
+        _print(_text(summary.T))
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -177,7 +189,7 @@ def _solve(options: argparse.Namespace) -> None:
     if options.json:
         _print_json(certificate.to_dict())
     else:
-        print(certificate)
+        _print(str(certificate))
 
 
 class _SolverProgress:
@@ -249,12 +261,16 @@ def _generate(options: argparse.Namespace) -> None:
     from workbench.files import save
     from workbench.instance import Instance
 
+    if options.seed < 0:
+        raise InputError(f"--seed must be at least 0, got {options.seed}")
     try:
         work = traces.bfcl(options.workflows, options.rate, options.seed, not options.full_prompts)
+    except ValidationError:
+        raise
     except ValueError as error:
         raise InputError(str(error)) from None
     name = f"{options.kind}-{options.workflows}"
-    instance = Instance(work, options.cluster, options.model, name=name)
+    instance = Instance(workload=work, cluster=options.cluster, model=options.model, name=name)
     save(instance, options.output)
     facts = {
         "file": options.output,
@@ -265,7 +281,7 @@ def _generate(options: argparse.Namespace) -> None:
     if options.json:
         _print_json(facts)
     else:
-        print("{file}: {workflows} workflows, {calls} calls, offered prefill load {offered_load:.2f}".format(**facts))
+        _print("{file}: {workflows} workflows, {calls} calls, offered prefill load {offered_load:.2f}".format(**facts))
 
 
 def _fetch(options: argparse.Namespace) -> None:
@@ -277,14 +293,14 @@ def _fetch(options: argparse.Namespace) -> None:
     if options.json:
         _print_json(facts)
     else:
-        print("{file}: {workflows} workflows, {calls} calls".format(**facts))
+        _print("{file}: {workflows} workflows, {calls} calls".format(**facts))
 
 
 def _show_table(table: "pd.DataFrame", as_json: bool) -> None:
     if as_json:
         _print_json(_records(table))
     else:
-        print(_text(table))
+        _print(_text(table))
 
 
 def _text(table: "pd.DataFrame") -> str:
@@ -297,7 +313,13 @@ def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(_plain(value), ensure_ascii=False, allow_nan=False))
+    print(json.dumps(_plain(value), allow_nan=False))
+
+
+def _print(text: str) -> None:
+    """Print text; what the terminal's encoding lacks is shown as an escape."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _plain(value: Any) -> Any:

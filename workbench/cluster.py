@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
 from workbench.catalogue import read_toml
@@ -92,6 +92,24 @@ class Cluster:
     links: tuple[Link, ...] = ()
     transfer_latency_s: Seconds = 0.0004
     memory_fraction: Fraction = 0.9
+
+    @model_validator(mode="after")
+    def _links_are_between_its_gpus(self) -> "Cluster":
+        pairs: set[tuple[str, str]] = set()
+        for link in self.links:
+            for stage, pool in (("prefill", self.prefill), ("decode", self.decode)):
+                known = [gpu for gpu, _ in pool.uses]
+                if getattr(link, stage) not in known:
+                    raise ValueError(
+                        f"cluster '{self.name}': field links: the {stage} pool has no GPU kind "
+                        f"'{getattr(link, stage)}' (it has: {', '.join(known)})"
+                    )
+            if (link.prefill, link.decode) in pairs:
+                raise ValueError(
+                    f"cluster '{self.name}': field links: {link.prefill} to {link.decode} appears twice; keep one"
+                )
+            pairs.add((link.prefill, link.decode))
+        return self
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
-from workbench.errors import InputError
+from workbench.errors import InputError, one_line
 from workbench.instance import Instance
 
 __all__ = ["FORMAT", "VERSION", "describe", "load", "read_bytes", "save", "write_bytes"]
@@ -42,13 +42,13 @@ def load(path: str | Path) -> Instance:
     try:
         document = pydantic_core.from_json(content, allow_inf_nan=False)
     except ValueError as error:
-        raise InputError(f"{path}: not valid JSON: {_one_line(error)}; is the file complete?") from None
+        raise InputError(f"{path}: not valid JSON: {one_line(error)}; is the file complete?") from None
     if not isinstance(document, dict):
         raise InputError(f"{path}: expected a JSON object with the fields of an instance")
     if document.get("format") != FORMAT:
         raise InputError(f'{path}: field format: expected "{FORMAT}", got {_short(document.get("format"))}')
     version = document.get("version")
-    if version != VERSION or isinstance(version, bool):
+    if version != VERSION or type(version) is not int:
         raise InputError(
             f"{path}: field version: this workbench reads version {VERSION}, got {_short(version)}; "
             "write the file anew with a matching workbench"
@@ -71,12 +71,11 @@ def read_bytes(path: str | Path) -> bytes:
     """Return a file's content, unpacked when it is gzipped, or raise `InputError`."""
     try:
         with open(path, "rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
+            packed = raw.peek(2).startswith(b"\x1f\x8b")
             with gzip.open(raw) if packed else raw as stream:
                 content = stream.read(LARGEST_FILE + 1)
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or _one_line(error)
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise InputError(f"{path}: cannot read the file: {reason}") from None
     if len(content) > LARGEST_FILE:
         raise InputError(f"{path}: larger than {LARGEST_FILE >> 20} MiB; split the workload")
@@ -85,10 +84,13 @@ def read_bytes(path: str | Path) -> bytes:
 
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a file in one step, gzipped when the name ends in ``.gz``, so that no reader sees half of it."""
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     if target.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
     try:
+        if target.exists() and not target.is_file():  # a pipe or a device: nothing to replace
+            target.write_bytes(content)
+            return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as stream:
@@ -124,7 +126,7 @@ def describe(error: ValidationError, document: Any) -> str:
     if places:
         message = message.removeprefix(f"{places[-1]}: ")
     where = " ".join(filter(None, [*places, f"field {field}" if field else ""]))
-    return _one_line(f"{where}: {message}" if where else message)
+    return one_line(f"{where}: {message}" if where else message)
 
 
 def _places(location: tuple[int | str, ...], document: Any) -> tuple[list[str], str]:
@@ -151,7 +153,3 @@ def _places(location: tuple[int | str, ...], document: Any) -> tuple[list[str], 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _one_line(message: object) -> str:
-    return " ".join(str(message).split())

@@ -78,14 +78,24 @@ def _earliest(times: Floats, levels: Ints, size: int, room: int, ready: float, d
 
 
 @njit(cache=True)
+def _first_free(free_at: Floats, prefill_class: Ints, g: int, ready: float) -> int:
+    """Return the instance of class ``g`` that can begin first at or after ``ready``; the least index among equals."""
+    best = -1
+    for p in range(len(free_at)):
+        if prefill_class[p] == g and (best < 0 or max(ready, free_at[p]) < max(ready, free_at[best])):
+            best = p
+    return best
+
+
+@njit(cache=True)
 def _best_pair(
     ready: float,
     demand: int,
     prefill: Floats,
     transfer: Floats,
     decode: Floats,
+    candidates: Ints,
     free_at: Floats,
-    prefill_class: Ints,
     decode_class: Ints,
     capacity: Ints,
     times: Floats,
@@ -93,30 +103,38 @@ def _best_pair(
     size: Ints,
     held: Ints,
 ) -> tuple[float, float, float, int, int]:
-    """Return (decode finish, prefill finish, decode start, p, d) of the pair that is first in the order of these."""
-    best_finish = np.inf
-    best_prefill_end = np.inf
-    best_start = 0.0
-    best_p = -1
-    best_d = -1
-    for p in range(len(free_at)):
-        g = prefill_class[p]
+    """Return (decode finish, prefill end, decode start, p, d) of the pair first by (finish, prefill end, p, d).
+
+    ``candidates[g]`` is the instance of class ``g`` that is free first: no other of its class can be better, since all
+    times after the prefill's end depend on the class alone and never fall when the prefill ends later. For the same
+    reason a decode instance whose occupancy cannot bind is no better than an earlier one of its class that cannot
+    either.
+    """
+    best = (np.inf, np.inf, 0.0, -1, -1)
+    for g in range(len(candidates)):
+        p = candidates[g]
+        if p < 0:
+            continue
         prefill_end = max(ready, free_at[p]) + prefill[g]
+        settled = -1  # the last class whose earliest possible start was found
         for d in range(len(capacity)):
             h = decode_class[d]
             room = capacity[d] - demand
-            if room < 0:
+            if room < 0 or h == settled:
                 continue
-            arrived = prefill_end + transfer[g, h]
-            if arrived + decode[h] > best_finish:
+            start = prefill_end + transfer[g, h]
+            if start + decode[h] > best[0]:
                 continue
-            start = arrived
-            if held[d] > room:
-                start = _earliest(times[d], levels[d], size[d], room, arrived, decode[h])
+            if held[d] <= room:
+                settled = h
+            else:
+                start = _earliest(times[d], levels[d], size[d], room, start, decode[h])
             finish = start + decode[h]
-            if finish < best_finish or (finish == best_finish and prefill_end < best_prefill_end):
-                best_finish, best_prefill_end, best_start, best_p, best_d = finish, prefill_end, start, p, d
-    return best_finish, best_prefill_end, best_start, best_p, best_d
+            if finish < best[0] or (
+                finish == best[0] and (prefill_end < best[1] or (prefill_end == best[1] and p < best[3]))
+            ):
+                best = (finish, prefill_end, start, p, d)
+    return best
 
 
 @njit(cache=True)
@@ -136,9 +154,12 @@ def serve(
     held: Ints,
 ) -> float:
     """Serve a call on the best pair, update the simulated cluster, and return the decode finish."""
+    candidates = np.empty(len(prefill), dtype=np.int64)
+    for g in range(len(prefill)):
+        candidates[g] = _first_free(free_at, prefill_class, g, ready)
     finish, prefill_end, start, p, d = _best_pair(
         ready, demand, prefill, transfer, decode,
-        free_at, prefill_class, decode_class, capacity, times, levels, size, held,
+        candidates, free_at, decode_class, capacity, times, levels, size, held,
     )  # fmt: skip
     free_at[p] = prefill_end
     hold(times, levels, size, held, d, start, finish, demand)
@@ -166,6 +187,9 @@ def plan_prefill(
 ) -> tuple[Ints, Ints, Ints]:
     """Rank and place the calls that wait for prefill (Algorithm 1 with section 5.3 of the paper).
 
+    After an assignment resources are only scarcer, so the best pair of another call stays best unless it used the
+    prefill instance that was taken, or a decode instance whose occupancy now binds; only such calls are projected anew.
+
     Parameters
     ----------
     now : float
@@ -191,42 +215,51 @@ def plan_prefill(
     times, levels, size, held = _simulate_committed(
         capacity, committed_instance, committed_ready, committed_decode, committed_demand, waiting
     )
+    candidates = np.empty(prefill.shape[1], dtype=np.int64)
+    for g in range(len(candidates)):
+        candidates[g] = _first_free(free_at, prefill_class, g, now)
+    pairs = [(0.0, 0.0, 0.0, 0, 0)] * waiting
+    ratio = np.empty(waiting)
+    stale = np.ones(waiting, dtype=np.bool_)
+    pending = np.ones(waiting, dtype=np.bool_)
     order = np.empty(waiting, dtype=np.int64)
     on_p = np.empty(waiting, dtype=np.int64)
     on_d = np.empty(waiting, dtype=np.int64)
-    risk = np.empty(waiting)
     rerank = waiting <= rerank_limit
-    if not rerank:
-        for q in range(waiting):
-            finish = _best_pair(
-                now, demand[q], prefill[q], transfer[q], decode[q],
-                free_at, prefill_class, decode_class, capacity, times, levels, size, held,
-            )[0]  # fmt: skip
-            risk[q] = -(elapsed[q] + (finish - now)) / horizon[q]
-        order[:] = np.argsort(risk, kind="mergesort")
-    pending = np.ones(waiting, dtype=np.bool_)
     for rank in range(waiting):
-        if rerank:
-            chosen, greatest = -1, -np.inf
+        if rank == 0 or rerank:
             for q in range(waiting):
-                if pending[q]:
-                    finish = _best_pair(
+                if pending[q] and stale[q]:
+                    pairs[q] = _best_pair(
                         now, demand[q], prefill[q], transfer[q], decode[q],
-                        free_at, prefill_class, decode_class, capacity, times, levels, size, held,
-                    )[0]  # fmt: skip
-                    ratio = (elapsed[q] + (finish - now)) / horizon[q]
-                    if ratio > greatest:
-                        chosen, greatest = q, ratio
-            pending[chosen] = False
+                        candidates, free_at, decode_class, capacity, times, levels, size, held,
+                    )  # fmt: skip
+                    stale[q] = False
+                    ratio[q] = (elapsed[q] + (pairs[q][0] - now)) / horizon[q]
+            if not rerank:
+                order[:] = np.argsort(-ratio, kind="mergesort")
+        if rerank:
+            chosen = -1
+            for q in range(waiting):
+                if pending[q] and (chosen < 0 or ratio[q] > ratio[chosen]):
+                    chosen = q
             order[rank] = chosen
         q = order[rank]
-        finish, prefill_end, start, p, d = _best_pair(
-            now, demand[q], prefill[q], transfer[q], decode[q],
-            free_at, prefill_class, decode_class, capacity, times, levels, size, held,
-        )  # fmt: skip
+        if not rerank:
+            pairs[q] = _best_pair(
+                now, demand[q], prefill[q], transfer[q], decode[q],
+                candidates, free_at, decode_class, capacity, times, levels, size, held,
+            )  # fmt: skip
+        finish, prefill_end, start, p, d = pairs[q]
+        pending[q] = False
         on_p[rank], on_d[rank] = p, d
         free_at[p] = prefill_end
+        candidates[prefill_class[p]] = _first_free(free_at, prefill_class, prefill_class[p], now)
         hold(times, levels, size, held, d, start, finish, demand[q])
+        for other in range(waiting if rerank else 0):
+            taken_p, taken_d = pairs[other][3], pairs[other][4]
+            if taken_p == p or (taken_d == d and held[d] > capacity[d] - demand[other]):
+                stale[other] = True
     return order, on_p, on_d
 
 

@@ -231,8 +231,8 @@ class Workload:
         seed : int, optional
             Seed of a Poisson process; without it, the gap is fixed at ``1 / rate`` and the first arrives at 0.
         """
-        if not rate > 0:
-            raise ValueError(f"rate must be above 0 workflows per second, got {rate}")
+        if not 0 < rate < np.inf:
+            raise ValueError(f"rate must be above 0 workflows per second and finite, got {rate}")
         if seed is None:
             times = np.arange(len(self)) / rate
         else:
@@ -255,15 +255,15 @@ class Workload:
         return Workload(
             tuple(
                 Workflow(
-                    w.id,
-                    w.calls
+                    id=w.id,
+                    calls=w.calls
                     if cached
                     else tuple(
                         Call(c.id, c.input_tokens, c.output_tokens, c.parents, c.predicted_output_tokens)
                         for c in w.calls
                     ),
-                    time,
-                    w.weight,
+                    arrival_s=time,
+                    weight=w.weight,
                 )
                 for w, time in zip(self, times, strict=True)
             ),

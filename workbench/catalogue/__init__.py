@@ -6,11 +6,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
 from workbench.errors import InputError
-from workbench.fields import STRICT, Count, Name, Positive, Seconds
+from workbench.fields import STRICT, Count, Name, Positive, Seconds, Size
 
 __all__ = ["Catalogue", "Deployment", "Gpu", "Model", "Validated", "builtin", "read_toml"]
 
@@ -36,7 +36,7 @@ class Gpu:
     name: Name
     bf16_tflops: Positive
     hbm_tb_s: Positive
-    memory_mib: Annotated[int, Field(gt=0, strict=True)]
+    memory_mib: Size
     rdma_gb_s: Positive
     source: str = ""
 
@@ -51,19 +51,27 @@ class Model:
     """Shape and parameter counts of a model; ``experts`` is 0 for a dense one."""
 
     name: Name
-    layers: Annotated[int, Field(gt=0, strict=True)]
-    hidden: Annotated[int, Field(gt=0, strict=True)]
-    heads: Annotated[int, Field(gt=0, strict=True)]
-    kv_heads: Annotated[int, Field(gt=0, strict=True)]
-    head_dim: Annotated[int, Field(gt=0, strict=True)]
+    layers: Size
+    hidden: Size
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
     total_params: Count
     dense_block_params: Count
     lm_head_params: Count
     expert_params: Count = 0
     experts: Count = 0
     experts_per_token: Count = 0
-    bytes_per_param: Positive = 2
+    bytes_per_param: Annotated[float, Field(ge=0.1, le=16, strict=True)] = 2
     source: str = ""
+
+    @model_validator(mode="after")
+    def _uses_experts_that_it_has(self) -> "Model":
+        if self.experts_per_token > self.experts:
+            raise ValueError(
+                f"model '{self.name}': experts_per_token {self.experts_per_token} exceeds experts {self.experts}"
+            )
+        return self
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -87,9 +95,9 @@ class Model:
 class Validated:
     """Range of shapes on which a deployment's parameters were compared with measurements: [least, largest]."""
 
-    prompt_tokens: tuple[int, int]
-    batch: tuple[int, int]
-    context_tokens: tuple[int, int]
+    prompt_tokens: tuple[Size, Size]
+    batch: tuple[Size, Size]
+    context_tokens: tuple[Size, Size]
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -33,7 +33,7 @@ def create(policy: "str | Policy | type[Policy]", **options: Any) -> Policy:
     Raises
     ------
     InputError
-        On an unknown name, an unknown parameter or a value that the policy refuses.
+        On an unknown name, an unknown parameter, a value that the policy refuses, or parameters for a made policy.
 
     Examples
     --------
@@ -48,6 +48,8 @@ def create(policy: "str | Policy | type[Policy]", **options: Any) -> Policy:
         policy = known[name]
         options = _parsed(policy, settings) | options
     if not isinstance(policy, type):
+        if options:
+            raise InputError(f"policy '{policy.name}' is already made; it takes no more parameters: {', '.join(options)}")
         return policy
     unknown = set(options) - set(parameters(policy))
     if unknown:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pydantic_core
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from workbench.errors import InputError
 from workbench.files import describe, read_bytes
-from workbench.workflow import Call, Workflow, Workload
+from workbench.workflow import Workflow, Workload
 
 __all__ = ["read_lengths"]
+
+_ADAPTER = TypeAdapter(Workflow)
 
 
 def read_lengths(path: str | Path) -> Workload:
@@ -51,17 +53,19 @@ def read_lengths(path: str | Path) -> Workload:
 
 
 def _workflow(row: dict[str, Any]) -> Workflow:
-    return Workflow(
-        id=row["workflow_id"],
-        arrival_s=row.get("arrival_s") or 0.0,
-        calls=tuple(
-            Call(
-                id=call["id"],
-                input_tokens=call["input_tokens"],
-                output_tokens=call["output_tokens"],
-                parents=dict.fromkeys(call["parents"], call.get("tool_delay_s") or 0.0),
-                cached_prefix_tokens=call.get("cached_prefix_tokens") or 0,
-            )
-            for call in row["calls"]
-        ),
+    return _ADAPTER.validate_python(
+        {
+            "id": row["workflow_id"],
+            "arrival_s": row.get("arrival_s") or 0.0,
+            "calls": [
+                {
+                    "id": call["id"],
+                    "input_tokens": call["input_tokens"],
+                    "output_tokens": call["output_tokens"],
+                    "parents": dict.fromkeys(call["parents"], call.get("tool_delay_s") or 0.0),
+                    "cached_prefix_tokens": call.get("cached_prefix_tokens") or 0,
+                }
+                for call in row["calls"]
+            ],
+        }
     )
