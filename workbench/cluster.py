@@ -101,13 +101,10 @@ class Cluster:
                 known = [gpu for gpu, _ in pool.uses]
                 if getattr(link, stage) not in known:
                     raise ValueError(
-                        f"cluster '{self.name}': field links: the {stage} pool has no GPU kind "
-                        f"'{getattr(link, stage)}' (it has: {', '.join(known)})"
+                        f"links: the {stage} pool has no GPU kind '{getattr(link, stage)}' (it has: {', '.join(known)})"
                     )
             if (link.prefill, link.decode) in pairs:
-                raise ValueError(
-                    f"cluster '{self.name}': field links: {link.prefill} to {link.decode} appears twice; keep one"
-                )
+                raise ValueError(f"links: {link.prefill} to {link.decode} appears twice; keep one")
             pairs.add((link.prefill, link.decode))
         return self
 

@@ -247,8 +247,9 @@ class _Horizon:
             view = self._view
             fresh, self.unplaced = self.unplaced, []
             self._calls.extend(fresh)
-            keys = sorted((self._ready(call), view.index[call], call) for call in fresh)
-            if keys[0][:2] > self._last:
+            placed = all(parent in self._finish for call in fresh for parent, _ in view.parents[call])
+            keys = sorted((self._ready(call), view.index[call], call) for call in fresh) if placed else []
+            if placed and keys[0][:2] > self._last:
                 for ready, index, call in keys:
                     self._finish[call] = self._alone.serve(
                         ready,
@@ -267,7 +268,7 @@ class _Horizon:
         return max((self._finish[p] + delay for p, delay in self._view.parents[call]), default=0.0)
 
     def _replay(self) -> None:
-        """Schedule all revealed calls from scratch: a new call comes before one that is already placed."""
+        """Schedule all revealed calls from scratch: a new call comes before a placed one or after another new one."""
         view = self._view
         self._start_anew()
         order = sorted(self._calls, key=view.index.__getitem__)

@@ -29,14 +29,11 @@ def test_the_last_queue_takes_the_rest():
 
 
 def test_a_join_takes_the_longest_of_its_parents():
-    """Parents a (2 s) and a -> b (2 + 7 s): the join has attained 9 s, queue 4; the sum of all would be the same one
-    parent more."""
+    """Parents a (2 s), a -> b (2 + 7 s) and c (2 s): the join has attained 9 s, neither 13 s nor the last one's 2 s."""
     jobs = [Job(1, 1), Job(1, 6, parents={0: 0.0}), Job(1, 1), Job(1, 1, parents={0: 0.0, 1: 0.0, 2: 0.0})]
-    found = queues([(0, jobs)], "atlas:first_queue_s=0.5:queues=20")
-    # Half seconds: b has attained 4 quanta -> queue 2; the join 18 -> ceil(log2 18) = 5; a sum (22) is 5 as well,
-    # so the bound is also tried where they differ: 9 s <= 9 s is the first queue.
-    assert (found[0, 0], found[0, 1], found[0, 3]) == (0, 2, 5)
     assert queues([(0, jobs)], "atlas:first_queue_s=9")[0, 3] == 0
+    assert queues([(0, jobs)], "atlas:first_queue_s=8.99")[0, 3] == 1
+    assert queues([(0, jobs)], "atlas:first_queue_s=0.5")[0, 1] == 2
 
 
 def test_service_is_prefill_and_decode_without_waiting_and_transfer():

@@ -36,26 +36,18 @@ def test_the_remaining_path_is_that_of_the_longest_open_call():
 
 
 def test_queued_calls_are_ranked_anew_when_their_workflow_reveals_calls():
-    """w0's call c waits with rank 2H - 5; the child revealed at 2 s makes H larger, and c's rank with it."""
-    # w0: a [1, 1] -> b [1, 20] and c [1, 4]; w1 keeps the server busy from 1 s to 11 s (it arrived first).
-    flows = [(0, [Job(1, 1), Job(1, 4), Job(1, 20, parents={0: 0.0})]), (0, [Job(10, 1)])]
+    """While w1 prefills, w0's c waits with 2 * 6 - 5; b, revealed at 2 s, makes that 2 * 23 - 21. w2 keeps its rank."""
+    # w0 alone: a ends at 2 s, c (prefill [1, 2]) at 6 s; then b prefills [2, 3] and ends at 23 s.
+    flows = [
+        (0, [Job(1, 1), Job(1, 4), Job(1, 20, parents={0: 0.0})]),
+        (0.5, [Job(3, 1)]),
+        (1, [Job(1, 100)]),
+    ]
     watched = Watched("llf")
-    simulate(build(flows), watched)
-    # Alone: a ends at 2, c at 6 (prefill [1, 2], decode 4 s): H = 6, and all open calls remain 5 s: 2*6 - 5 = 7.
-    # At 2 s b is revealed: prefill [2, 3], decode to 23: H = 23. b remains 21 s: 46 - 21 = 25 for all that waits.
-    ranks = watched.ranks()
-    assert ranks[0, 0] == [7]
-    assert ranks[0, 1][0] == 7
-    assert ranks[0, 2] == [25]
-
-
-def test_ranks_are_renewed_only_for_workflows_that_reveal():
-    """An arrival of another workflow leaves the rank of a waiting call; a reveal of its own renews it."""
-    flows = [(0, [Job(1, 1), Job(1, 4), Job(1, 20, parents={0: 0.0})]), (0, [Job(10, 1)]), (0.5, [Job(1, 1)])]
-    watched = Watched("llf")
-    simulate(build(flows, (0,), (0,)), watched)
-    assert len(watched.ranks()[2, 0]) == 1
-    assert len(watched.ranks()[1, 0]) == 1
+    schedule = simulate(build(flows), watched)
+    assert schedule.reveal_s[2] == 2
+    assert watched.ranks() == {(0, 0): [7], (0, 1): [7, 25], (0, 2): [25], (1, 0): [4.5], (2, 0): [102]}
+    assert schedule.prefill_start_s.tolist() == [0, 4, 5, 1, 6]
 
 
 def test_decode_is_ranked_by_the_laxity_at_that_time():

@@ -54,6 +54,17 @@ def test_an_arrival_and_a_reveal_at_one_instant_compete_by_rank():
     assert schedule.prefill_start_s.tolist() == [3, 0, 2]
 
 
+def test_reveals_at_one_instant_go_by_workflow_and_call_whatever_their_cause():
+    """At 2 s w0's child is revealed by a completion, w1 arrives and w2's child's tool delay ends: in this order."""
+    flows = [(0, chain(Job(1, 1), Job())), (2, [Job()]), (0, chain(Job(0.5, 0.25), Job(), delay=1.25))]
+    two = Hardware((0, 0), (0,), (100,))
+    watched = Watched(Scripted(place=lambda w, c: (int(w == 2), 0)))
+    assert simulate(two.build(flows), watched).reveal_s.tolist() == [0, 2, 2, 0, 2]
+    now, _, plan = watched.plans[-1]
+    assert now == 2
+    assert [name for name, *_ in plan] == [(0, 1), (1, 0), (2, 1)]
+
+
 # Reveals
 
 

@@ -49,7 +49,7 @@ def create(policy: "str | Policy | type[Policy]", **options: Any) -> Policy:
         options = _parsed(policy, settings) | options
     if not isinstance(policy, type):
         if options:
-            raise InputError(f"policy '{policy.name}' is already made; it takes no more parameters: {', '.join(options)}")
+            raise InputError(f"policy '{policy.name}' is already made; set {', '.join(options)} where it is")
         return policy
     unknown = set(options) - set(parameters(policy))
     if unknown:
