@@ -4,13 +4,14 @@ import gzip
 import json
 from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from workbench.compiled import CompiledInstance
 from workbench.errors import InputError
-from workbench.perfetto import DECODE, PREFILL, WORKFLOWS, write_trace
+from workbench.perfetto import DECODE, PREFILL, WORKFLOWS, _lanes, _us, write_trace
 from workbench.schedule import Schedule
 
 
@@ -90,7 +91,7 @@ def test_slices_of_a_thread_never_overlap(events):
             threads[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     for lane in threads.values():
         lane.sort()
-        assert all(end <= start for (_, end), (start, _) in zip(lane, lane[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(lane))
 
 
 def test_threads_have_unique_ids_names_and_a_sort_order(schedule, events):
@@ -163,8 +164,6 @@ def test_slices_that_touch_between_microseconds_do_not_overlap():
     one = np.zeros(50, dtype=np.int64)
     start = 0.1 / 3 * np.arange(50)
     schedule = Schedule.from_starts(inst, "touching", one, one, start, start + 0.1 / 3)
-    from workbench.perfetto import _lanes, _us
-
     assert set(_lanes(_us(schedule.decode_start_s), _us(schedule.decode_end_s))) == {0}
     assert (_us(schedule.prefill_end_s)[:-1] <= _us(schedule.prefill_start_s)[1:]).all()
 

@@ -1,14 +1,17 @@
 """The snapshot that policies see, against a recount, and its expectations by hand."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from builders import CLUSTERS, Hardware, Job, Scripted, Watched, build, random_flows
 
-from workbench import simulate
+from workbench import CompiledInstance, simulate
 from workbench.policies import Stage, available
 from workbench.view import Phase
+
+CLUSTER_FIELDS = {"prefill_class", "decode_class", "capacity_tokens"}
 
 
 def recount(view, stage, plan):
@@ -158,6 +161,54 @@ def test_the_decode_queue_is_in_order_of_rank():
     four = Hardware((0,) * 4, (0,), (2,))
     names = at(9, flows, lambda view: [(view.workflow[c], view.index[c]) for c in view.decode_queue(0)], four, ranks)
     assert names == [(1, 2), (1, 1), (1, 0)]
+
+
+def test_lengths_are_those_a_scheduler_may_know():
+    """The prompt, what of it is not cached, and the predicted output, not the true one."""
+    instance = build([(0, [Job(prompt=10, output=5, predicted_output=8)])])
+    instance = replace(instance, cached_prefix_tokens=np.array([4]))
+    found = []
+
+    def watch(view, stage, plan):
+        lengths = view.input_tokens, view.new_tokens, view.predicted_output_tokens, view.demand_tokens.tolist()
+        found.append([length[0] for length in lengths])
+
+    simulate(instance, Watched("fcfs", watch))
+    assert found == [[10, 6, 8, 18]]
+
+
+def test_nothing_in_the_view_leads_to_the_instance():
+    """Neither an attribute, however deep, nor the memory behind an array belongs to the compiled instance."""
+    instance = build([(0, [Job(prompt=10)]), (1, [Job(prompt=20)])])
+    hidden = {id(value) for name, value in vars(instance).items() if name not in CLUSTER_FIELDS}
+    checked = []
+
+    def walk(thing, seen):
+        assert id(thing) not in hidden
+        assert not isinstance(thing, CompiledInstance)
+        if id(thing) in seen:
+            return
+        seen[id(thing)] = thing
+        if isinstance(thing, np.ndarray):
+            parts = [] if thing.base is None else [thing.base]
+        elif isinstance(thing, dict):
+            parts = [*thing, *thing.values()]
+        elif isinstance(thing, list | tuple | set):
+            parts = thing
+        else:
+            slots = getattr(thing, "__dict__", {})
+            parts = slots.values() if type(thing).__module__.startswith("workbench") else ()
+        for part in parts:
+            walk(part, seen)
+
+    def watch(view, stage, plan):
+        seen = {}
+        view.horizon_s(0)
+        walk(view, seen)
+        checked.append(len(seen))
+
+    simulate(instance, Watched("hexagent", watch))
+    assert min(checked) > 30
 
 
 def test_stages_are_named():

@@ -1,8 +1,8 @@
 """Independent checker: every rule of the model, re-derived from the instance's arrays alone.
 
-It shares no code with what makes or measures schedules, so that a mistake there cannot hide itself. Decode is the interval
-model: a call holds its true KV demand for a fixed time. Times may differ by a slack of ``tolerance_s`` plus 1e-13 of their
-magnitude, which covers rounding in floating point and nothing else.
+It shares no code with what makes or measures schedules, so that a mistake there cannot hide itself. Decode is the
+interval model: a call holds its true KV demand for a fixed time. Times may differ by a slack of ``tolerance_s`` plus
+1e-13 of their magnitude, which covers rounding in floating point and nothing else.
 """
 
 from collections.abc import Callable, Iterator
@@ -161,10 +161,10 @@ class _Rules:
             yield Violation(kind, c, f"{self.instance.call_name(c)}: {describe(c)}")
 
     def _prefill_name(self, c: int) -> str:
-        return self.instance.instance_names[0][self.schedule.prefill_instance[c]]
+        return self.instance.instance_names[0][int(self.schedule.prefill_instance[c])]
 
     def _decode_name(self, c: int) -> str:
-        return self.instance.instance_names[1][self.schedule.decode_instance[c]]
+        return self.instance.instance_names[1][int(self.schedule.decode_instance[c])]
 
     def _arrival(self) -> Floats:
         return np.repeat(self.instance.arrival_s, np.diff(self.instance.first_call))
@@ -226,8 +226,8 @@ class _Rules:
         clash = (where[before] == where[after]) & self._early(start[after], end[before])
         for b, c in zip(before[clash].tolist(), after[clash].tolist(), strict=True):
             message = (
-                f"{self.instance.call_name(c)}: prefill starts at {_s(start[c])} on {self._prefill_name(c)}, which serves "
-                f"{self.instance.call_name(b)} until {_s(end[b])}"
+                f"{self.instance.call_name(c)}: prefill starts at {_s(start[c])} on {self._prefill_name(c)}, "
+                f"which serves {self.instance.call_name(b)} until {_s(end[b])}"
             )
             yield Violation("prefill-overlap", c, message)
 

@@ -81,6 +81,7 @@ class CompiledInstance:
         for value in vars(self).values():
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
+        self._validate_structure()
         for field in ("prefill_s", "decode_s", "predicted_decode_s"):
             if not (np.isfinite(getattr(self, field)).all() and (getattr(self, field) > 0).all()):
                 raise InputError(f"instance '{self.name}': {field} must be positive and finite")
@@ -92,6 +93,36 @@ class CompiledInstance:
                 f"{self.call_name(c)}: KV demand {self.demand_tokens[c]} tokens (input + output) fits no decode "
                 f"instance; the largest capacity is {largest}: shorten the call or raise the capacity"
             )
+
+    def _validate_structure(self) -> None:
+        """Refuse arrays that do not describe workflows on a cluster."""
+        first, parents = self.first_call, self.parents
+        child = np.repeat(np.arange(self.n_calls), np.diff(self.parent_start))
+        checks = {
+            "first_call must rise from 0 to the number of calls, a call or more each workflow": len(first) >= 2
+            and first[0] == 0
+            and first[-1] == self.n_calls
+            and (np.diff(first) > 0).all(),
+            "arrival_s must hold one finite, non-negative time a workflow": len(self.arrival_s) == self.n_workflows
+            and bool((np.isfinite(self.arrival_s) & (self.arrival_s >= 0)).all()),
+            "parents must be calls of the same workflow": ((parents >= 0) & (parents < self.n_calls)).all()
+            and (self.workflow[parents] == self.workflow[child]).all(),
+            "tool_delay_s must be finite and non-negative": np.isfinite(self.tool_delay_s).all()
+            and (self.tool_delay_s >= 0).all(),
+            "lengths must be at least 1 token": (self.input_tokens >= 1).all() and (self.output_tokens >= 1).all(),
+            "prefill_class and decode_class must index the columns of the durations": all(
+                len(index) > 0 and index.min() >= 0 and index.max() < columns
+                for index, columns in (
+                    (self.prefill_class, self.prefill_s.shape[1]),
+                    (self.decode_class, self.decode_s.shape[1]),
+                )
+            ),
+        }
+        for rule, holds in checks.items():
+            if not holds:
+                raise InputError(f"instance '{self.name}': {rule}")
+        if len(self.topological) < self.n_calls:
+            raise InputError(f"instance '{self.name}': parents must not form a cycle")
 
     @classmethod
     def from_durations(
@@ -197,7 +228,8 @@ class CompiledInstance:
     @cached_property
     def predicted_demand_tokens(self) -> Ints:
         """(N,) KV demand as planners see it: with the predicted output length, clipped to the largest capacity."""
-        return np.minimum(self.input_tokens + self.predicted_output_tokens, self.capacity_tokens.max())
+        demand: Ints = np.minimum(self.input_tokens + self.predicted_output_tokens, self.capacity_tokens.max())
+        return demand
 
     @cached_property
     def workflow(self) -> Ints:

@@ -1,8 +1,9 @@
 """Schedules as Chrome trace-event JSON, which ui.perfetto.dev opens.
 
-Three processes: the workflows, the prefill pool and the decode pool. A prefill instance is one thread; a decode instance
-is as many lanes as it has calls at once, and a counter of resident KV tokens. An arrow follows each call's KV cache from
-prefill to decode. Timestamps are whole microseconds, so that slices which touch do not overlap when they are read back.
+Three processes: the workflows, the prefill pool and the decode pool. A prefill instance is one thread; a decode
+instance is as many lanes as it has calls at once, and a counter of resident KV tokens. An arrow follows each call's KV
+cache from prefill to decode. Timestamps are whole microseconds, so that slices which touch do not overlap when they are
+read back.
 """
 
 import json
@@ -27,7 +28,9 @@ _FIRST_THREAD = 10  # apart from the process ids, which mark main threads
 
 
 def write_trace(schedule: Schedule, path: str | Path) -> None:
-    """Write a schedule as a trace in one step, gzipped when the name ends in ``.gz``; the same schedule gives the same bytes.
+    """Write a schedule as a trace in one step, gzipped when the name ends in ``.gz``.
+
+    The same schedule gives the same bytes.
 
     Parameters
     ----------
@@ -163,7 +166,7 @@ class _Trace:
             yield {"ph": "f", "bp": "e", **both, "pid": DECODE, "tid": decode_thread[c], "ts": last[c]}
 
     def _counters(self) -> Iterator[Event]:
-        """Yield the resident KV tokens of each decode instance whenever they change, all changes of an instant at once."""
+        """Yield the resident KV tokens of each decode instance, once for all changes of an instant."""
         start, end = _us(self.schedule.decode_start_s), _us(self.schedule.decode_end_s)
         begin = min(0, int(start.min())) if len(start) else 0
         for d, name in enumerate(self.instance.instance_names[1]):

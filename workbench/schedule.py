@@ -109,7 +109,7 @@ class Schedule:
             transfer_end_s=prefill_end + instance.transfer_s[calls, p_class, d_class],
             decode_start_s=decode_start_s,
             decode_end_s=decode_end,
-            settings=settings or {},
+            settings={"decode": "interval", **(settings or {})},
         )
 
     @property
@@ -169,6 +169,7 @@ class Schedule:
     def to_dict(self) -> dict[str, Any]:
         """Return the schedule as plain lists for JSON: one entry a call, in seconds."""
         rows = self.to_frame().drop(columns=["input_tokens", "cached_prefix_tokens", "output_tokens"])
+        rows["locked_decode"] = self.locked_decode
         return {"label": self.label, "settings": dict(self.settings), "calls": rows.to_dict(orient="records")}
 
     def check(self) -> "Schedule":

@@ -136,13 +136,23 @@ def test_cache_aware_follows_the_first_parent():
     [
         ((0, 0, 32), (2, 1)),  # 32 more is balanced
         ((0, 0, 33), (0, 0)),  # 33 more is not
-        ((330, 330, 363), (2, 1)),  # 33 more, but only 1.1 times
-        ((330, 330, 364), (0, 0)),
+        ((470, 470, 517), (2, 1)),  # more than 32, but only 1.1 times
+        ((470, 470, 518), (0, 0)),
     ],
 )
 def test_cache_aware_leaves_the_parent_when_calls_are_out_of_balance(loads, chosen):
     """Then the instance with the fewest tokens takes the call."""
     assert family("cache_aware", calls_by_instance=loads) == chosen
+
+
+def test_cache_aware_balances_those_that_hold_the_call():
+    """An instance too small for the call may be as busy as it likes."""
+    view = state(1, (100, 100, 5))
+    (parent,) = calls(view, Job())
+    view.prefill_instance[parent], view.decode_instance[parent] = 0, 1
+    view.decode_calls, view.decode_tokens = [0, 1, 99], [0, 7, 99]
+    (child,) = calls(view, Job(prompt=50), parents=[(parent, 0.0)])
+    assert started("cache_aware", view).choose(view, child) == (0, 1)
 
 
 def test_cache_aware_sends_roots_to_the_least_loaded():

@@ -258,6 +258,8 @@ def test_true_times_run_whatever_is_predicted():
         ("llf", [(0, chain(Job(), Job()))], 4),
         ("fcfs", [(0, [Job()]), (0, [Job()]), (1, [Job()])], 2),
         ("hexagent", [(0, [Job()]), (0, [Job()])], 3),
+        # Two reveals and three transfers; the arrival at 5 s asks for no decode plan, though a call waits there.
+        ("hexagent", [(0, [Job(1, 9, prompt=500_000)]), (0, [Job(1, 9, prompt=500_000)]), (5, [Job()])], 5),
     ],
 )
 def test_planner_invocations(spec, flows, expected):

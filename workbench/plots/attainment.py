@@ -62,12 +62,12 @@ def attainment(curves: Mapping[str, pd.Series], ax: Axes | None = None, tau: Seq
     for t in sorted(tau):
         axes.axhline(t, color=MUTED, linewidth=0.5, linestyle=(0, (2, 2)), zorder=0)
         place = "bottom" if t == max(tau) else "top"
-        axes.annotate(f"{t:.4g}", (0, t), (2, 1 if place == "bottom" else -1), xycoords=("axes fraction", "data"),
+        axes.annotate(f"{t:.4g}", (1, t), (2, 0), xycoords=("axes fraction", "data"),
                       textcoords="offset points", fontsize=SMALL_PT - 1, color=MUTED, va=place)  # fmt: skip
     axes.set_xlim(left, right)
     axes.set_ylim(0, 1.08)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
     axes.set_xlabel("SLO scale (completion time / standalone horizon)", fontsize=TEXT_PT)
     axes.set_ylabel("workflows on time", fontsize=TEXT_PT)
-    axes.legend(loc="lower right", fontsize=SMALL_PT, frameon=False, labelcolor=INK, handlelength=1.8)
+    axes.legend(fontsize=SMALL_PT, framealpha=0.8, edgecolor="none", labelcolor=INK, handlelength=1.8)
     return axes

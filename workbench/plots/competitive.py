@@ -63,10 +63,9 @@ def competitive_ratios(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ticks.append(y + (len(own) - 1) / 2)
         for _, objective, lower, upper in own:
             _bracket(axes, y, (lower, upper), (left, right), policy_colour(policy))
-            note = _numbers(lower, upper)
-            axes.annotate(f"{note}  {objective}" if len(objectives) > 1 else note, (1, y), (8, 0), color=INK, va="center",
-                          xycoords=axes.get_yaxis_transform(), textcoords="offset points", fontsize=SMALL_PT,
-                          annotation_clip=False)  # fmt: skip
+            note = _numbers(lower, upper) + (f"  {objective}" if len(objectives) > 1 else "")
+            axes.annotate(note, (1, y), (8, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+                          fontsize=SMALL_PT, color=INK, va="center", annotation_clip=False)  # fmt: skip
             y += 1.0
         y += 0.5
     axes.set_xlim(left, right)

@@ -52,7 +52,8 @@ def gantt(
 
     In a decode lane each call is a box as high as its share of the KV capacity. Boxes never overlap; they slide down
     where that makes room for the next call. A lane is as high as the capacity (the dashed line), or, if no instance
-    fills half of it, as high as a share of it that the axis names. Ticks in the topmost lane are arrivals. The numbers on the right are of the time in view.
+    fills half of it, as high as the share of it that is stated. Ticks in the topmost lane are arrivals. The numbers
+    on the right are of the time in view.
 
     Parameters
     ----------
@@ -120,8 +121,10 @@ class _View:
         self._of_workflow[self.shown] = self.colours
 
     def within(self, start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the calls with an interval in view."""
-        return np.flatnonzero((end > self.begin) & (start < self.end))
+        """Return the calls with an interval in view, those in colour last, so that grey ones do not hide them."""
+        calls = np.flatnonzero((end > self.begin) & (start < self.end))
+        in_colour = np.isin(self.schedule.instance.workflow[calls], self.shown)
+        return calls[np.argsort(in_colour, kind="stable")]
 
     def boxes(self, calls: NDArray[np.int64], outlines: Any, gid: str) -> PolyCollection:
         """Return outlines in the colours of their workflows."""
@@ -144,8 +147,8 @@ def _draw_prefill(axes: Axes, view: _View, lane_in: float) -> None:
     axes.set_ylim(len(instance.prefill_class) + 1, 0)
     inside = np.clip(end[calls], view.begin, view.end) - np.clip(start[calls], view.begin, view.end)
     busy = np.bincount(lane - 1, weights=inside, minlength=len(instance.prefill_class)) / (view.end - view.begin)
-    _name_lanes(axes, instance.instance_names[0], lane_in, first=1)
-    _note_lanes(axes, [f"{share:.0%} busy" if share else "not in use" for share in busy], lane_in, first=1)
+    notes = [f"{share:.0%} busy" if share else "not in use" for share in busy]
+    _name_lanes(axes, instance.instance_names[0], notes, lane_in, has_arrivals=True)
     _frame(axes, "prefill")
 
 
@@ -172,45 +175,34 @@ def _draw_decode(axes: Axes, view: _View, lane_in: float) -> None:
         limits = [[(x, d + 1 - (1 - GAP) / top) for x in span] for d in range(len(capacity))]
         axes.add_collection(LineCollection(limits, colors=INK, linewidths=0.5, linestyles="--", gid="capacity"))
     axes.set_ylim(len(capacity), 0)
-    _name_lanes(axes, instance.instance_names[1], lane_in)
     notes = [
         f"peak {p / c:.0%} of {_tokens(c)}" if p else "not in use"
         for p, c in zip(peaks.tolist(), capacity.tolist(), strict=True)
     ]
-    _note_lanes(axes, notes, lane_in)
-    _frame(axes, "decode" if top >= 1 else f"decode\n(lane height: {top:.1%} of KV capacity)")
+    _name_lanes(axes, instance.instance_names[1], notes, lane_in)
+    _frame(axes, "decode")
+    if top < 1:
+        axes.set_title(f"lane height: {top:.1%} of KV capacity", fontsize=SMALL_PT, loc="right", color=MUTED, pad=1)
 
 
-def _name_lanes(axes: Axes, names: Sequence[str], lane_in: float, first: int = 0) -> None:
-    """Name the lanes on the left, with the deployment class at the first of each run of equals."""
-    every = _every(lane_in)
-    ticks: list[float] = []
-    labels: list[str] = []
+def _name_lanes(
+    axes: Axes, names: Sequence[str], notes: Sequence[str], lane_in: float, has_arrivals: bool = False
+) -> None:
+    """Name lanes on the left, with the class at the first of each run of equals, and put notes on the right."""
+    every = max(1, ceil(1.2 * SMALL_PT / (72 * lane_in)))  # lanes between labels, so that they do not touch
+    above = int(has_arrivals)
+    labels = {0.5: "arrivals"} if has_arrivals and every == 1 else {}
     for kind, run in groupby(enumerate(names), lambda item: item[1].partition(" ")[2]):
-        for k, (lane, name) in enumerate(run):
-            if k % every == 0:
-                short = name.partition(" ")[0]
-                ticks.append(first + lane + 0.5)
-                labels.append(f"{kind}  {short}" if k == 0 else short)
-    if first:
-        ticks.append(0.5)
-        labels.append("arrivals")
-    axes.set_yticks(ticks, labels)
-
-
-def _note_lanes(axes: Axes, notes: Sequence[str], lane_in: float, first: int = 0) -> None:
-    every = _every(lane_in)
-    for lane, note in enumerate(notes):
-        if lane % every == 0:
-            axes.text(
-                1.005, first + lane + 0.5, note, transform=axes.get_yaxis_transform(),
-                fontsize=SMALL_PT - 1, color=MUTED, va="center", ha="left",
-            )  # fmt: skip
-
-
-def _every(lane_in: float) -> int:
-    """Return at which distance the lanes' labels do not touch."""
-    return max(1, ceil(1.2 * SMALL_PT / (72 * lane_in)))
+        lanes = list(run)
+        for k, (lane, name) in enumerate(lanes):
+            if k == 0 or (k % every == 0 and len(lanes) - k >= every):
+                y, short = above + lane + 0.5, name.partition(" ")[0]
+                labels[y] = short if k else f"{kind}  {short}"
+                axes.text(
+                    1.005, y, notes[lane], transform=axes.get_yaxis_transform(),
+                    fontsize=SMALL_PT - 1, color=MUTED, va="center", ha="left",
+                )  # fmt: skip
+    axes.set_yticks(list(labels), list(labels.values()))
 
 
 def _frame(axes: Axes, name: str) -> None:

@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(eq=False)
 class Box:
-    """A call over time: it sits at ``bottoms[i]`` from ``times[i]`` to ``times[i + 1]``, always as high as its demand."""
+    """A call over time, always as high as its demand: at ``bottoms[i]`` from ``times[i]`` to ``times[i + 1]``."""
 
     height: int
     times: list[float]

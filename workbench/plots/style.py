@@ -65,8 +65,8 @@ def new_axes(width_in: float, height_in: float) -> Axes:
 def tidy(axes: Axes) -> None:
     """Make an axes of ours quiet: small ticks, no frame above or to the right."""
     axes.tick_params(labelsize=SMALL_PT, width=0.6, length=2.5, colors=INK)
-    axes.xaxis.label.set_size(TEXT_PT)
-    axes.yaxis.label.set_size(TEXT_PT)
+    axes.xaxis.label.set_fontsize(TEXT_PT)
+    axes.yaxis.label.set_fontsize(TEXT_PT)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_linewidth(0.6)
@@ -116,4 +116,4 @@ def workflow_key(figure: Figure, axes: Sequence[Axes], names: Sequence[str], col
     bar = figure.colorbar(scale, ax=list(axes), location="bottom", aspect=60, shrink=0.5, pad=0.01)
     bar.set_label("workflow, in order of arrival", fontsize=SMALL_PT)
     bar.ax.tick_params(labelsize=SMALL_PT, width=0.6, length=2.0)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)

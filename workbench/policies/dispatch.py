@@ -29,12 +29,15 @@ class Load:
         Instance of every revealed call, -1 where there is none.
     sent : list of int
         How many calls were sent to each instance since the run began.
+    capacity_tokens : sequence of int
+        KV capacity by instance; empty for the prefill pool, which has none.
     """
 
     tokens: list[int]
     calls: list[int]
     used: Sequence[int]
     sent: list[int]
+    capacity_tokens: Sequence[int] = ()
 
     def send(self, instance: int, tokens: int) -> int:
         """Count a call to an instance and return the instance."""
@@ -67,7 +70,8 @@ class Dispatcher:
         """Start a run."""
         self.rng = rng
         self._prefill = Load([], [], view.prefill_instance, [0] * len(view.prefill_class))
-        self._decode = Load([], [], view.decode_instance, [0] * len(view.decode_class))
+        capacity_tokens: list[int] = view.capacity_tokens.tolist()
+        self._decode = Load([], [], view.decode_instance, [0] * len(view.decode_class), capacity_tokens)
 
     def refresh(self, view: View) -> None:
         """Start a plan: take the loads from the view."""
@@ -124,6 +128,35 @@ def pinned(dispatcher: Dispatcher, view: View, call: int, among: Sequence[int], 
     return least_loaded(dispatcher, view, call, among, load)
 
 
+def sticky(dispatcher: Dispatcher, view: View, call: int, among: Sequence[int], load: Load) -> int:
+    """Stay where the first parent went, to where its KV is kept, whatever the loads (Continuum)."""
+    home = _home(view, call, load)
+    return home if home in among else least_loaded(dispatcher, view, call, among, load)
+
+
+def fewest_calls(dispatcher: Dispatcher, view: View, call: int, among: Sequence[int], load: Load) -> int:
+    """Take the instance with the fewest calls in progress plus queued; among equals, the one sent the fewest.
+
+    DistServe's rule for both pools.
+    """
+    return min(among, key=lambda i: (load.calls[i], load.sent[i], i))
+
+
+def most_free(dispatcher: Dispatcher, view: View, call: int, among: Sequence[int], load: Load) -> int:
+    """Take the decode instance with the most free KV tokens a call, and the least loaded prefill instance (Llumnix).
+
+    The calls that are on their way to a decode instance count, so that what is free may be negative.
+    """
+    if not load.capacity_tokens:
+        return least_loaded(dispatcher, view, call, among, load)
+
+    def used(i: int) -> tuple[float, int, int]:
+        free = (load.capacity_tokens[i] - load.tokens[i]) / max(1, load.calls[i])
+        return -free, load.sent[i], i
+
+    return min(among, key=used)
+
+
 def _home(view: View, call: int, load: Load) -> int:
     parents = view.parents[call]
     return load.used[parents[0][0]] if parents else -1
@@ -138,4 +171,7 @@ DISPATCH_RULES: dict[str, Rule] = {
     "least_loaded": least_loaded,
     "cache_aware": cache_aware,
     "pinned": pinned,
+    "sticky": sticky,
+    "fewest_calls": fewest_calls,
+    "most_free": most_free,
 }

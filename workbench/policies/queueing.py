@@ -8,7 +8,7 @@ from workbench.policies.base import Assignment, Policy, Stage
 from workbench.policies.dispatch import Dispatcher
 from workbench.view import View
 
-__all__ = ["QueueingPolicy"]
+__all__ = ["FinishedWorkflows", "QueueingPolicy", "RenewedKeys", "extend_depths"]
 
 
 class QueueingPolicy(Policy):
@@ -49,3 +49,74 @@ class QueueingPolicy(Policy):
                 yield Assignment(call, self.key(view, call), *self.dispatcher.choose(view, call))
             elif self.changed(view, call, fresh):
                 yield Assignment(call, self.key(view, call), view.prefill_instance[call], view.decode_instance[call])
+
+
+class RenewedKeys(QueueingPolicy):
+    """A queueing policy whose keys move: they are taken anew at every plan, and handed out where they have moved.
+
+    Calls that wait for decode are planned as well. A key must be cheap: every waiting call's is taken at every plan.
+    """
+
+    stages = (Stage.PREFILL, Stage.DECODE)
+
+    def begin(self, view: View, rng: random.Random) -> None:
+        """Start a run."""
+        super().begin(view, rng)
+        self._given: dict[int, Any] = {}
+
+    def plan(self, view: View, stage: Stage) -> Iterator[Assignment]:
+        """Plan as any queueing policy, and keep the keys that are handed out."""
+        for assignment in super().plan(view, stage):
+            self._given[assignment.call] = assignment.rank
+            yield assignment
+
+    def changed(self, view: View, call: int, fresh: set[int]) -> bool:
+        """Return whether the key is not the one that the call was given."""
+        return bool(self._given[call] != self.key(view, call))
+
+
+class FinishedWorkflows:
+    """Tells which workflows are over, as far as revealed calls show it.
+
+    A workflow whose revealed calls are all complete may be over, or a tool may be running. It counts as finished when
+    it has been idle for as long as the longest tool delay seen so far in the run, and is taken back if it goes on. An
+    update costs a step for each workflow with open calls.
+    """
+
+    def __init__(self) -> None:
+        self._known = 0
+        self._longest_tool_s = 0.0
+        self._open: dict[int, None] = {}
+        self._idle_since_s: dict[int, float] = {}
+        self._finished: set[int] = set()
+
+    def update(self, view: View) -> tuple[list[int], list[int]]:
+        """Return the workflows that have finished since the last update, and those that turned out not to have."""
+        resumed = []
+        for call in range(self._known, len(view.workflow)):
+            workflow = view.workflow[call]
+            self._longest_tool_s = max([self._longest_tool_s, *(delay for _, delay in view.parents[call])])
+            self._idle_since_s.pop(workflow, None)
+            if workflow in self._finished:
+                self._finished.remove(workflow)
+                resumed.append(workflow)
+            self._open[workflow] = None
+        self._known = len(view.workflow)
+        for workflow in [w for w in self._open if not view.open_calls[w]]:
+            del self._open[workflow]
+            self._idle_since_s[workflow] = view.now
+        finished = []
+        for workflow, since_s in self._idle_since_s.items():  # the longest idle first
+            if view.now - since_s < self._longest_tool_s:
+                break
+            finished.append(workflow)
+        for workflow in finished:
+            del self._idle_since_s[workflow]
+            self._finished.add(workflow)
+        return finished, resumed
+
+
+def extend_depths(view: View, depths: list[int]) -> None:
+    """Add the depths of the calls revealed since: 0 at sources, else one more than the deepest parent's."""
+    for call in range(len(depths), len(view.workflow)):
+        depths.append(1 + max((depths[parent] for parent, _ in view.parents[call]), default=-1))
