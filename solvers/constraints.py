@@ -8,7 +8,14 @@ from ortools.sat.python import cp_model
 if TYPE_CHECKING:
     from solvers.model import Model
 
-__all__ = ["add_decode_capacity", "add_loads", "add_placement", "add_precedence", "add_prefill_capacity"]
+__all__ = [
+    "add_deadlines",
+    "add_decode_capacity",
+    "add_loads",
+    "add_placement",
+    "add_precedence",
+    "add_prefill_capacity",
+]
 
 ENERGY_UNITS = 1000
 """Resolution of the capacity of a group in the decode load rows; keeps their coefficients small."""
@@ -52,6 +59,13 @@ def add_precedence(model: "Model") -> None:
             model.cp.add(model.decode_start[c] >= model.prefill_start[c] + before_decode)
             for parent, delay in ticks.parents[c]:
                 model.cp.add(model.prefill_start[c] >= model.end(parent) + delay * model.on_time[w])
+
+
+def add_deadlines(model: "Model") -> None:
+    """Complete every workflow by its deadline; the domains alone allow for the fastest decode only."""
+    for w in model.workflows:
+        for c in model.sinks(w):
+            model.cp.add(model.end(c) <= model.deadline[w])
 
 
 def add_prefill_capacity(model: "Model") -> None:
@@ -106,17 +120,18 @@ def add_loads(model: "Model", end: cp_model.IntVar) -> None:
     """Add redundant rows: what heads and tails confine to a window before ``end`` fits the pool's classes.
 
     For thresholds r and theta, the calls that start at or after r and leave at least theta until the end of their
-    workflow share a window of ``end - theta - r`` ticks.
+    workflow share a window of ``end - theta - r`` ticks. Heads and tails hold wherever a call runs, so that a row also
+    holds if none of its calls runs in the class.
     """
     ticks = model.ticks
+    after_prefill = {
+        c: min(ticks.transfer[c][g][k] + ticks.decode[c][k] for g, k in ticks.pairs[c]) + ticks.after[c]
+        for c in model.calls
+    }
     for g, servers in ticks.prefill_classes.items():
-        after = {
-            c: min(ticks.transfer[c][g][k] + ticks.decode[c][k] for p, k in ticks.pairs[c] if p == g) + ticks.after[c]
-            for c in model.calls
-        }
         head = {c: ticks.prefill_head[c] for c in model.calls}
         work = {c: (model.prefill_in[c, g], ticks.prefill[c][g]) for c in model.calls}
-        _add_load_rows(model, end, head, after, work, len(servers))
+        _add_load_rows(model, end, head, after_prefill, work, len(servers))
     for k, group in enumerate(ticks.groups):
         calls = model.candidates(k)
         capacity = group.capacity_tokens * len(group.instances)

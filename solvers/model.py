@@ -66,6 +66,7 @@ class Model:
             self._add_variables()
             constraints.add_placement(self)
             constraints.add_precedence(self)
+            constraints.add_deadlines(self)
             constraints.add_prefill_capacity(self)
             constraints.add_decode_capacity(self)
 

@@ -324,7 +324,7 @@ ARGUMENTS = {
     "simulate FILE FILE": "unrecognized arguments: ",
     "policies now": "unrecognized arguments: now",
     "simulate FILE --policy": "argument --policy: expected one argument",
-    "simulate FILE --policy belady": "unknown policy 'belady' (known: atlas, fcfs, hexagent, llf, workflow-fcfs)",
+    "simulate FILE --policy belady": "unknown policy 'belady' (known: atlas, ",
     "simulate FILE --policy :": "unknown policy ''",
     "simulate FILE --policy llf:": "policy 'llf': expected ",
     "simulate FILE --policy llf:alpha": "policy 'llf': expected alpha=float, got 'alpha'",
@@ -354,7 +354,10 @@ ARGUMENTS = {
     "solve FILE --time-limit nan": "--time-limit must be ",
     "solve FILE --time-limit inf": "--time-limit must be ",
     "solve FILE --time-limit soon": "argument --time-limit: invalid float value: 'soon'",
-    "solve FILE --workers 0": "--workers must be at least 1, got 0",
+    "solve FILE --workers 0": "--workers must be from 1 to 1024, got 0",
+    "solve FILE --workers 99999": "--workers must be from 1 to 1024, got 99999",
+    "solve FILE --seed -1": "--seed must be from 0 to 2147483647, got -1",
+    "solve FILE --seed 99999999999": "--seed must be from 0 to 2147483647, got 99999999999",
     "show disk x": "argument kind: invalid choice: 'disk'",
     "show cluster hetero-9": "unknown cluster 'hetero-9' (known: hetero-1, hetero-2, h200-4p4d, a100-4p4d)",
     "show cluster hetero-1 --model gpt-2": "unknown model 'gpt-2'",
@@ -485,6 +488,6 @@ def test_any_value_in_any_place_is_accepted_or_refused_in_one_line(
         model.update(bytes_per_param=2, experts=0, experts_per_token=0, expert_params=0)
     places = [(place, text) for place in leaves(full) for text in ODD]
     statuses = []
-    for place, text in random.Random(3).sample(places, 900):
+    for place, text in random.Random(3).sample(places, 500):
         statuses.append(accepted_or_refused(spelt(place, text, full), path, capsys))
-    assert 60 < statuses.count(0) < 450
+    assert 30 < statuses.count(0) < 250

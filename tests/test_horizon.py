@@ -85,9 +85,10 @@ def test_a_workflow_is_alone():
 
 
 def test_horizons_use_true_lengths():
-    """Predictions do not count."""
+    """Predictions do not count: of 5 tokens each, not 3, two calls do not decode together in 8; 6 s, then 11 s."""
     job = Job(1, 5, prompt=2, output=3, predicted_decode=1.0, predicted_output=1)
     assert build([(0, [job])]).horizon_s.tolist() == [6]
+    assert build([(0, [job, job])], capacity=8).horizon_s.tolist() == [11]
 
 
 @pytest.mark.parametrize("hardware", CLUSTERS)

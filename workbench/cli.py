@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+LARGEST_WORKERS = 1024
+LARGEST_SOLVER_SEED = 2**31 - 1
+
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
@@ -173,8 +176,10 @@ def _solve(options: argparse.Namespace) -> None:
         raise InputError(f"--tau must be above 0 and at most 1, got {options.tau}")
     if not 0 <= options.time_limit < math.inf:
         raise InputError(f"--time-limit must be at least 0 seconds, got {options.time_limit}")
-    if options.workers < 1:
-        raise InputError(f"--workers must be at least 1, got {options.workers}")
+    if not 1 <= options.workers <= LARGEST_WORKERS:
+        raise InputError(f"--workers must be from 1 to {LARGEST_WORKERS}, got {options.workers}")
+    if not 0 <= options.seed <= LARGEST_SOLVER_SEED:
+        raise InputError(f"--seed must be from 0 to {LARGEST_SOLVER_SEED}, got {options.seed}")
     instance = load(options.file)
     with _SolverProgress(options.time_limit) as progress:
         certificate = solvers.solve(

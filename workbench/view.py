@@ -110,13 +110,10 @@ class View:
         self.prefill_calls = [0] * len(prefill_class)
         self.decode_tokens = [0] * len(decode_class)
         self.decode_calls = [0] * len(decode_class)
-        prefill_classes, decode_classes = int(prefill_class.max()) + 1, int(decode_class.max()) + 1
-        self._demand = np.zeros(64, dtype=np.int64)
-        self._prefill = np.zeros((64, prefill_classes))
-        self._transfer = np.zeros((64, prefill_classes, decode_classes))
-        self._decode = np.zeros((64, decode_classes))
-        self._class_capacity = np.zeros(decode_classes, dtype=np.int64)
-        np.maximum.at(self._class_capacity, decode_class, capacity_tokens)
+        # Rows of the estimates, with room to grow; how many classes they tell apart shows at the first reveal.
+        self._demand = np.zeros(0, dtype=np.int64)
+        self._prefill, self._transfer, self._decode = np.zeros((0, 0)), np.zeros((0, 0, 0)), np.zeros((0, 0))
+        self._class_capacity = np.zeros(0, dtype=np.int64)
         self._horizons: dict[int, _Horizon] = {}
 
     @property
@@ -150,10 +147,7 @@ class View:
         """Add a call that has just been revealed and return its handle; for the runtime only."""
         call = len(self.workflow)
         if call == len(self._demand):
-            self._demand, self._prefill, self._transfer, self._decode = (
-                np.concatenate([a, np.zeros_like(a)])
-                for a in (self._demand, self._prefill, self._transfer, self._decode)
-            )
+            self._grow(*estimates[1:])
         self._demand[call], self._prefill[call], self._transfer[call], self._decode[call] = estimates
         self.workflow.append(workflow)
         self.index.append(index)
@@ -181,6 +175,17 @@ class View:
     def decode_queue(self, instance: int) -> list[int]:
         """Return the calls that wait for decode on an instance, in order of rank."""
         return self._decode_queues[instance].ordered() if self.waiting_decode[instance] else []
+
+    def _grow(self, prefill: Floats, transfer: Floats, decode: Floats) -> None:
+        """Make room for more calls with estimates like these."""
+        rows = max(64, len(self._demand))
+        self._demand = np.concatenate([self._demand, np.zeros(rows, dtype=np.int64)])
+        self._prefill, self._transfer, self._decode = (
+            np.concatenate([held if held.size else np.zeros((0, *row.shape)), np.zeros((rows, *row.shape))])
+            for held, row in ((self._prefill, prefill), (self._transfer, transfer), (self._decode, decode))
+        )
+        self._class_capacity = np.zeros(len(decode), dtype=np.int64)
+        np.maximum.at(self._class_capacity, self.decode_class, self.capacity_tokens)
 
     def horizon_s(self, workflow: int) -> float:
         """Return ``H_w(t)``: the greedy standalone makespan of the workflow's revealed calls, in seconds."""

@@ -36,6 +36,8 @@ def test_the_rate_is_that_of_the_arrivals() -> None:
     drawn = [np.array([w.arrival_s for w in bfcl(800, rate=25.0, seed=seed)]) for seed in range(5)]
     assert all((np.diff(arrivals) > 0).all() for arrivals in drawn)
     assert 4000 / sum(arrivals[-1] for arrivals in drawn) == pytest.approx(25.0, rel=0.05)  # 3 standard errors
+    gaps = np.concatenate([np.diff(arrivals) for arrivals in drawn])
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.1)  # a Poisson process, neither even nor in bursts
 
 
 def test_without_the_cache_only_the_prefix_changes() -> None:

@@ -10,8 +10,8 @@ class Ltr(RenewedKeys):
     """Calls ranked by predicted output length, shortest first; starved calls are promoted.
 
     Only the order of the predictions matters. A call that waits, for prefill or decode, ``promote_after_s`` after its
-    reveal goes before all that are younger, by reveal. Dropped: the ranking model itself (predictions are part of the instance), pre-emption at
-    every step, and the quantum after which a promoted request falls back.
+    reveal goes before all that are younger, by reveal. Dropped: the ranking model itself (predictions are part of the
+    instance), pre-emption at every step, and the quantum after which a promoted request falls back.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from math import floor, log2
+from math import frexp
 
 from workbench.policies.base import Assignment, Stage
 from workbench.policies.queueing import RenewedKeys
@@ -40,27 +40,32 @@ class Qlm(RenewedKeys):
         """Start a run."""
         super().begin(view, rng)
         self._work_s: list[float] = []
+        self._group: dict[int, int] = {}
+        self._due_s: dict[int, float] = {}
 
     def plan(self, view: View, stage: Stage) -> Iterator[Assignment]:
         """Form and order the groups, then plan as any queueing policy."""
-        deadline_s: dict[int, float] = {}
-        work_s: dict[int, float] = {}
-        self._group: dict[int, int] = {}
-        for call in range(len(self._work_s), len(view.workflow)):
+        first = len(self._work_s)
+        for call in range(first, len(view.workflow)):
             self._work_s.append(float(view.prefill_s[call, view.prefill_class].mean()) / len(view.prefill_class))
+        for w in dict.fromkeys(view.workflow[first:]):
+            slo_s = self.alpha * view.horizon_s(w)
+            self._group[w] = frexp(slo_s)[1]
+            self._due_s[w] = view.arrival_s[w] + slo_s
+        start_s: dict[int, float] = {}
+        work_s: dict[int, float] = {}
         for waiting in (view.waiting_prefill, *view.waiting_decode):
             for call in waiting:
                 w = view.workflow[call]
-                slo_s = self.alpha * view.horizon_s(w)
-                group = self._group[call] = floor(log2(slo_s)) if slo_s > 0 else -1074
-                due_s = view.arrival_s[w] + slo_s
-                deadline_s[group] = min(deadline_s.get(group, due_s), due_s)
+                group, due_s = self._group[w], self._due_s[w]
+                start_s[group] = min(start_s.get(group, due_s), due_s)
                 if waiting is view.waiting_prefill:
                     work_s[group] = work_s.get(group, 0.0) + self._work_s[call]
-        latest_start_s = {g: due_s - work_s.get(g, 0.0) for g, due_s in deadline_s.items()}
-        self._place = {g: i for i, g in enumerate(sorted(latest_start_s, key=lambda g: (latest_start_s[g], g)))}
+        for group, waiting_s in work_s.items():
+            start_s[group] -= waiting_s
+        self._place = {g: i for i, g in enumerate(sorted(start_s, key=lambda g: (start_s[g], g)))}
         return super().plan(view, stage)
 
     def key(self, view: View, call: int) -> tuple[int, float]:
         """Return (place of the group, reveal time in seconds)."""
-        return self._place[self._group[call]], view.reveal_s[call]
+        return self._place[self._group[view.workflow[call]]], view.reveal_s[call]

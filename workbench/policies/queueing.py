@@ -72,7 +72,7 @@ class RenewedKeys(QueueingPolicy):
 
     def changed(self, view: View, call: int, fresh: set[int]) -> bool:
         """Return whether the key is not the one that the call was given."""
-        return bool(self._given[call] != self.key(view, call))
+        return bool(self._given.get(call) != self.key(view, call))
 
 
 class FinishedWorkflows:

@@ -50,4 +50,4 @@ class Srpt(QueueingPolicy):
     def changed(self, view: View, call: int, fresh: set[int]) -> bool:
         """Return whether the workflow has revealed calls, or had service since the call's key was taken."""
         w = view.workflow[call]
-        return w in fresh or view.service_s[w] != self._served_s[call]
+        return w in fresh or view.service_s[w] != self._served_s.get(call)
