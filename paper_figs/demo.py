@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 import solvers
 import workbench as wb
+from solvers import Objective
 from workbench import plots
 from workbench.files import write_bytes
 
@@ -19,7 +20,7 @@ __all__ = ["POLICIES", "competitive_table", "main", "scenarios"]
 
 POLICIES = ("fcfs", "workflow-fcfs", "llf", "atlas", "hexagent")
 OUT = Path(__file__).parent / "out" / "demo"
-CLUSTER, MODEL = "hetero-1", "llama3.1-70b"
+CLUSTER, MODEL = wb.preset("hetero-1"), "llama3.1-70b"
 RATE = 40.0
 SEED = 0
 SLICE = 8
@@ -58,9 +59,10 @@ def competitive_table(instance: wb.Instance, time_limit_s: float) -> tuple[pd.Da
         The optimum for the makespan.
     """
     runs = [wb.simulate(instance, policy, SEED) for policy in POLICIES]
+    objectives: tuple[Objective, ...] = ("makespan", "alpha")
     certificates = {
         objective: solvers.solve(instance, objective=objective, tau=1.0, time_limit=time_limit_s, hints=runs)
-        for objective in tqdm(("makespan", "alpha"), "optimum of the slice")
+        for objective in tqdm(objectives, "optimum of the slice")
     }
     rows = []
     for objective, certificate in certificates.items():
@@ -74,7 +76,7 @@ def competitive_table(instance: wb.Instance, time_limit_s: float) -> tuple[pd.Da
                     "optimum_at_least": certificate.lower_bound,
                     "optimum_at_most": certificate.value,
                     "status": certificate.status,
-                    "lower": value / certificate.value,
+                    "lower": None if certificate.value is None else value / certificate.value,
                     "upper": value / certificate.lower_bound,
                 }
             )
@@ -91,7 +93,10 @@ def main() -> None:
         table.insert(0, "offered_load", instance.offered_load())
         tables[name] = table
         curves[name] = {run.label: run.attainment() for run in runs}
-        print(f"\n{name}: 400 BFCL-v3 workflows on {CLUSTER}, {MODEL}; offered prefill load {instance.offered_load():.2f}")
+        print(
+            f"\n{name}: 400 BFCL-v3 workflows on {CLUSTER.name}, {MODEL}; "
+            f"offered prefill load {instance.offered_load():.2f}"
+        )
         print(_text(table.drop(columns=["offered_load", "horizon"])))
         print()
     _write_csv("policies.csv", pd.concat(tables, names=["scenario"]).reset_index())
@@ -110,9 +115,9 @@ def main() -> None:
     for axes, (objective, part) in zip(figure.subplots(1, 2), ratios.groupby("objective", sort=False), strict=True):
         plots.competitive_ratios(part, ax=axes).set_title(str(objective))
     figure.savefig(OUT / "competitive.png", dpi=150)
-    wb.simulate(first, "hexagent").gantt().savefig(OUT / "gantt_hexagent.png", dpi=150)
+    wb.simulate(first, "hexagent").gantt(title="hexagent").savefig(OUT / "gantt_hexagent.png", dpi=150)
     if optimum.schedule is not None:
-        optimum.schedule.gantt().savefig(OUT / "gantt_optimum.png", dpi=150)
+        optimum.schedule.gantt(title="offline optimum of the makespan").savefig(OUT / "gantt_optimum.png", dpi=150)
         optimum.schedule.to_perfetto(OUT / "optimum.perfetto.json")
     print(f"\ntables and pictures: {OUT}")
 

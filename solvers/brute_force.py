@@ -60,7 +60,7 @@ def _value(instance: CompiledInstance, decode_end: dict[int, float], objective: 
 
 
 def _optimistic(instance: CompiledInstance, state: _State, objective: str, tau: float) -> float:
-    """Return a value that no completion of the partial schedule beats: what is left starts now, on its fastest class."""
+    """Return a value that no completion of the partial schedule beats: the rest starts now, on its fastest class."""
     ends = dict(state.decode_end)
     for c in range(instance.n_calls):
         if c not in ends:

@@ -44,6 +44,8 @@ class Certificate:
         Time unit of the rounded problem in seconds.
     horizon_kind : str
         Which standalone horizons ``alpha`` is measured against.
+    interrupted : bool
+        Whether the search was stopped by Ctrl-C; the bracket is what it had reached.
     versions : mapping
         Versions of the solver and of the array library.
     """
@@ -59,6 +61,7 @@ class Certificate:
     lower_bound_method: str
     tick_s: float
     horizon_kind: str
+    interrupted: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -87,6 +90,7 @@ class Certificate:
             "lower_bound_method": self.lower_bound_method,
             "tick_s": self.tick_s,
             "horizon_kind": self.horizon_kind,
+            "interrupted": self.interrupted,
             "versions": dict(self.versions),
         }
 
@@ -96,7 +100,7 @@ class Certificate:
             return f"{name}: {self.status}, no schedule, at least {self.lower_bound:.6g}{unit} ({self.wall_s:.1f} s)"
         lines = [
             f"{name}: {self.status}, {self.lower_bound:.6g} <= optimum <= {self.value:.6g}{unit}, "
-            f"gap {100 * self.gap:.3g} %, {self.wall_s:.1f} s",
+            f"gap {100 * self.gap:.2f} %, {self.wall_s:.1f} s{', interrupted' if self.interrupted else ''}",
             f"  schedule: {self.upper_bound_method}",
             f"  bound: {self.lower_bound_method}",
         ]

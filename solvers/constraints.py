@@ -136,10 +136,7 @@ def add_loads(model: "Model", end: cp_model.IntVar) -> None:
         calls = model.candidates(k)
         capacity = group.capacity_tokens * len(group.instances)
         unit = max(1, capacity // ENERGY_UNITS)
-        tokens = {
-            c: (model.decode_in[c, k], ticks.demand[c] * ticks.decode[c][k] // unit)
-            for c in calls
-        }
+        tokens = {c: (model.decode_in[c, k], ticks.demand[c] * ticks.decode[c][k] // unit) for c in calls}
         head = {c: ticks.decode_head[c] for c in calls}
         after = {c: ticks.after[c] for c in calls}
         _add_load_rows(model, end, head, after, tokens, -(-capacity // unit))

@@ -54,7 +54,7 @@ class Model:
         self.calls = [c for w in self.workflows for c in ticks.calls_of(w)]
         self.packed = {k for k in range(len(ticks.groups)) if self._is_packed(k, exact_packing)}
         self.optional = len(self.workflows) > need
-        self.on_time: dict[int, cp_model.LiteralT] = {}
+        self.on_time: dict[int, cp_model.IntVar | bool] = {}
         self.prefill_start: dict[int, cp_model.IntVar] = {}
         self.decode_start: dict[int, cp_model.IntVar] = {}
         self.pair: dict[tuple[int, int, int], cp_model.IntVar] = {}
@@ -114,11 +114,14 @@ class Model:
                 for j in range(min(rank + 1, len(ticks.groups[k].instances))):
                     self.decode_on[c, k, j] = cp.new_bool_var(f"decode_on_{c}_{k}_{j}")
 
-    def end(self, c: int) -> cp_model.LinearExprT:
+    def end(self, c: int) -> cp_model.LinearExpr:
         """Return the end of the decode of a call, in ticks."""
         ticks = self.ticks
-        length = [(self.decode_in[c, k], ticks.decode[c][k]) for k in range(len(ticks.groups)) if (c, k) in self.decode_in]
-        return self.decode_start[c] + cp_model.LinearExpr.weighted_sum([v for v, _ in length], [d for _, d in length])
+        length = [
+            (self.decode_in[c, k], ticks.decode[c][k]) for k in range(len(ticks.groups)) if (c, k) in self.decode_in
+        ]
+        decode = cp_model.LinearExpr.weighted_sum([v for v, _ in length], [d for _, d in length])
+        return cp_model.LinearExpr.sum([self.decode_start[c], decode])
 
     def sinks(self, w: int) -> list[int]:
         """Return the calls of a workflow without children."""

@@ -1,12 +1,12 @@
 """Solve an instance to a certificate: incumbents, CP-SAT on the rounded problem, replay in exact time."""
 
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from math import ceil, floor
 from time import perf_counter
 from typing import Literal, Protocol
 
 import numpy as np
-import ortools
 from ortools.sat.python import cp_model
 
 import workbench as wb
@@ -71,6 +71,11 @@ def solve(
     on_progress : callable, optional
         Called with (elapsed seconds, upper bound, lower bound).
 
+    Returns
+    -------
+    Certificate
+        The bracket, also when the search is stopped by Ctrl-C.
+
     Raises
     ------
     RuntimeError
@@ -89,10 +94,13 @@ def solve(
         raise ValueError(f"objective must be makespan or alpha, got '{objective}'")
     search = _Search(compiled, objective, tau, time_limit, workers, seed, on_progress)
     search.start(hints, tick_s)
-    if objective == "makespan":
-        search.minimise_makespan()
-    else:
-        search.minimise_alpha()
+    try:
+        if objective == "makespan":
+            search.minimise_makespan()
+        else:
+            search.minimise_alpha()
+    except KeyboardInterrupt:
+        search.interrupted = True
     return search.certificate()
 
 
@@ -117,6 +125,7 @@ class _Search:
         self.on_progress = on_progress
         self.began = perf_counter()
         self.solver_status = "UNKNOWN"
+        self.interrupted = False
 
     def start(self, hints: Iterable[Schedule] | None, tick_s: float | None) -> None:
         """Take the best known schedule and the combinatorial bound."""
@@ -126,7 +135,9 @@ class _Search:
         best = min(known, key=self.value_of)
         self.schedule, self.upper, self.upper_method = best, self.value_of(best), best.label
         self.offer(replay_schedule(instance, best))
-        bound = bounds.makespan_bound(instance) if self.objective == "makespan" else bounds.alpha_bound(instance, self.tau)
+        bound = (
+            bounds.makespan_bound(instance) if self.objective == "makespan" else bounds.alpha_bound(instance, self.tau)
+        )
         self.lower, self.lower_method = bound.value, bound.method
         self.ticks = TickInstance(instance, tick_s or choose_tick(instance, self.schedule.makespan_s))
         self.search_began = perf_counter()
@@ -163,7 +174,7 @@ class _Search:
     def done(self) -> bool:
         """Whether the bracket is closed or the time is over."""
         gap = relative_gap(self.upper, self.lower)
-        return self.left_s <= 0 or (gap is not None and gap <= 1e-12)
+        return self.interrupted or self.left_s <= 0 or (gap is not None and gap <= 1e-12)
 
     def minimise_makespan(self) -> None:
         """Optimise the rounded problem; model every instance's memory where a group's alone does not settle it."""
@@ -273,6 +284,8 @@ class _Search:
 
         status = solver.solve(model.cp, Watch())
         name: str = solver.status_name(status)
+        if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) and solver.wall_time < 0.9 * seconds:
+            self.interrupted = True  # CP-SAT takes Ctrl-C for itself and returns early
         if status == cp_model.MODEL_INVALID or (status == cp_model.INFEASIBLE and not may_fail):
             raise RuntimeError(
                 f"CP-SAT answers {name} though a schedule of value {self.upper} is known: {model.cp.validate()}"
@@ -295,6 +308,7 @@ class _Search:
             upper_bound_method=self.upper_method,
             lower_bound_method=self.lower_method,
             tick_s=self.ticks.tick_s,
+            interrupted=self.interrupted,
             horizon_kind=self.instance.horizon_kind,
-            versions={"ortools": ortools.__version__, "numpy": np.__version__},
+            versions={name: version(name) for name in ("hexagent-workbench", "ortools")},
         )

@@ -143,7 +143,7 @@ def reveal(view: View, workflow: int, index: int, job: Job, parents: Sequence[tu
     view.arrival_s.setdefault(workflow, view.now)
     view.open_calls.setdefault(workflow, {})
     view.service_s.setdefault(workflow, 0.0)
-    classes, kinds = view.prefill_s.shape[1], view.decode_s.shape[1]
+    classes, kinds = int(view.prefill_class.max()) + 1, int(view.decode_class.max()) + 1
     return view.reveal(
         workflow,
         index,

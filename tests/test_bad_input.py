@@ -334,7 +334,7 @@ ARGUMENTS = {
     "simulate FILE --policy llf:alpha=nan": "alpha must be above 0",
     "simulate FILE --policy llf:gamma=1": "policy 'llf' has no parameter gamma (known: alpha, dispatch)",
     "simulate FILE --policy fcfs:dispatch=best": "policy 'fcfs': unknown dispatch 'best' (known: ",
-    "simulate FILE --policy hexagent:rerank_limit=-1": "rerank_limit must be at least 0",
+    "simulate FILE --policy hexagent:rerank_limit=-1": "rerank_limit must be from 0",
     "simulate FILE --policy hexagent:rerank_limit=2.5": "policy 'hexagent': expected rerank_limit=int",
     "simulate FILE --seed x": "argument --seed: invalid int value: 'x'",
     "simulate FILE --seed 1.5": "argument --seed: invalid int value: '1.5'",

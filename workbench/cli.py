@@ -163,7 +163,7 @@ def _compare(options: argparse.Namespace) -> None:
     from workbench.compare import compare
     from workbench.files import load
 
-    chosen = None if options.policies == "all" else options.policies.split(",")
+    chosen = None if options.policies == "all" else [spec.strip() for spec in options.policies.split(",")]
     table = compare(load(options.file), chosen, options.seed, progress=True)
     _show_table(table, options.json)
 
@@ -195,6 +195,8 @@ def _solve(options: argparse.Namespace) -> None:
         _print_json(certificate.to_dict())
     else:
         _print(str(certificate))
+    if certificate.interrupted:
+        raise KeyboardInterrupt
 
 
 class _SolverProgress:

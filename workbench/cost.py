@@ -114,9 +114,10 @@ class CostModel:
         free = memory_fraction * self.gpu.memory_bytes - weights
         tokens = int(free // self.kv_bytes_per_gpu)
         if tokens < 1:
+            have = memory_fraction * self.gpu.memory_bytes
             raise InputError(
-                f"the weights of {self.model.name} need {weights / 1e9:.1f} GB per GPU on {self.deployment.name}, "
-                f"which has {memory_fraction * self.gpu.memory_bytes / 1e9:.1f} GB for weights and KV cache; raise tp"
+                f"no room for a KV token beside the weights of {self.model.name} on {self.deployment.name}: they need "
+                f"{weights / 1e9:.1f} of {have / 1e9:.1f} GB per GPU; raise tp or memory_fraction"
             )
         return tokens
 

@@ -63,6 +63,10 @@ def load(path: str | Path) -> Instance:
 def save(instance: Instance, path: str | Path) -> None:
     """Write an instance file, gzipped when the name ends in ``.gz``; the same instance gives the same bytes."""
     body = _ADAPTER.dump_python(instance, mode="json", exclude_defaults=True)
+    # What changes results is written even at its default, so that a file means the same under a later version.
+    body["reference_batch"] = instance.reference_batch
+    body["cluster"]["transfer_latency_s"] = instance.cluster.transfer_latency_s
+    body["cluster"]["memory_fraction"] = instance.cluster.memory_fraction
     text = json.dumps({"format": FORMAT, "version": VERSION, **body}, ensure_ascii=False, separators=(",", ":"))
     write_bytes(path, (text + "\n").encode())
 

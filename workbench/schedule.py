@@ -51,7 +51,7 @@ class Schedule:
     instance : CompiledInstance
         What was scheduled.
     label : str
-        Policy or solver that made it.
+        Policy, with the parameters that were given, or method of the solver that made it.
     prefill_instance, decode_instance : (N,) int
         Placement.
     locked_decode : (N,) int
@@ -63,7 +63,7 @@ class Schedule:
     planner : PlannerCost
         Planner invocations and time.
     settings : mapping
-        Policy parameters, seed and runtime options.
+        Seed and runtime options.
     """
 
     instance: CompiledInstance

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import networkx as nx
 import numpy as np
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Call", "Workflow", "Workload"]
+
+# Streams of one seed, so that arrivals do not depend on which workflows were drawn.
+ARRIVALS, DRAWS = 1, 2
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -217,9 +220,15 @@ class Workload:
         """Iterate over the workflows in order."""
         return iter(self.workflows)
 
-    def __getitem__(self, item: slice) -> "Workload":
-        """Return the workload of a slice of the workflows."""
-        return Workload(self.workflows[item], self.source)
+    @overload
+    def __getitem__(self, item: int) -> Workflow: ...
+
+    @overload
+    def __getitem__(self, item: slice) -> "Workload": ...
+
+    def __getitem__(self, item: int | slice) -> "Workflow | Workload":
+        """Return one workflow, or the workload of a slice of them."""
+        return Workload(self.workflows[item], self.source) if isinstance(item, slice) else self.workflows[item]
 
     def arriving(self, rate: float, seed: int | None = None) -> "Workload":
         """Return the same workflows with new arrivals, in their present order.
@@ -236,14 +245,14 @@ class Workload:
         if seed is None:
             times = np.arange(len(self)) / rate
         else:
-            times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, len(self)))
+            times = np.cumsum(np.random.default_rng([seed, ARRIVALS]).exponential(1 / rate, len(self)))
         return self._replacing(arrivals=times.tolist())
 
     def sample(self, number: int, seed: int) -> "Workload":
         """Return ``number`` workflows drawn without replacement, in random order."""
         if not 1 <= number <= len(self):
             raise ValueError(f"cannot draw {number} of {len(self)} workflows")
-        picks = np.random.default_rng(seed).choice(len(self), number, replace=False)
+        picks = np.random.default_rng([seed, DRAWS]).choice(len(self), number, replace=False)
         return Workload(tuple(self.workflows[i] for i in picks), self.source)
 
     def without_cached_prefix(self) -> "Workload":

@@ -51,7 +51,7 @@ def test_a_specification_sets_parameters_of_their_own_type():
         ("hexagent:rerank_limit=2.5", {}, "expected rerank_limit=int"),
         ("llf:alpha", {}, "expected alpha=float, got 'alpha'"),
         ("llf:", {}, "policy 'llf'"),
-        ("hexagent:rerank_limit=-1", {}, "rerank_limit must be at least 0"),
+        ("hexagent:rerank_limit=-1", {}, "rerank_limit must be from 0"),
         ("fcfs:dispatch=nearest", {}, "unknown dispatch 'nearest'"),
         (Fcfs(), {"dispatch": "random"}, "policy 'fcfs' is already made"),
     ],

@@ -86,7 +86,7 @@ def test_slow_prefill_wins_when_its_link_is_fast() -> None:
 
 
 def test_the_quantile_gives_up_the_workflow_that_costs_most() -> None:
-    """With tau = 0.5 the short workflow goes first and keeps its horizon; with tau = 1 the best of both orders counts."""
+    """With tau = 0.5 one workflow goes first and keeps its horizon; with tau = 1 the better of both orders counts."""
     inst = CompiledInstance.from_durations(first_call=[0, 1, 2], prefill_s=[[8.0], [1.0]], decode_s=[[1.0], [1.0]])
     assert solvers.solve(inst, objective="alpha", tau=0.5).value == pytest.approx(1.0)
     assert solvers.solve(inst, objective="alpha", tau=1.0).value == pytest.approx(10 / 9)

@@ -59,8 +59,9 @@ def create(policy: "str | Policy | type[Policy]", **options: Any) -> Policy:
         )
     try:
         return policy(**options)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"policy '{policy.name}': {error}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        reason = str(error).removeprefix(f"{policy.name}: ")
+        raise InputError(f"policy '{policy.name}': {reason}") from None
 
 
 def parameters(policy: type[Policy]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from workbench.view import View
 
 __all__ = ["Hexagent"]
 
+LARGEST_LIMIT = 1_000_000_000
+
 
 class Hexagent(Policy):
     """HexAGenT (Algorithm 1 of the paper).
@@ -30,8 +32,8 @@ class Hexagent(Policy):
     stages = (Stage.PREFILL, Stage.DECODE)
 
     def __init__(self, rerank_limit: int = 32) -> None:
-        if rerank_limit < 0:
-            raise ValueError(f"hexagent: rerank_limit must be at least 0, got {rerank_limit}")
+        if not 0 <= rerank_limit <= LARGEST_LIMIT:
+            raise ValueError(f"hexagent: rerank_limit must be from 0 to {LARGEST_LIMIT}, got {rerank_limit}")
         self.rerank_limit = rerank_limit
 
     def plan(self, view: View, stage: Stage) -> Iterator[Assignment]:

@@ -1,5 +1,7 @@
 """Workflow-level least laxity first (section 7.2 of the paper)."""
 
+from math import inf
+
 from workbench.policies.base import Stage
 from workbench.policies.queueing import QueueingPolicy
 from workbench.view import View
@@ -27,8 +29,8 @@ class Llf(QueueingPolicy):
 
     def __init__(self, alpha: float = 2.0, dispatch: str = "least_loaded") -> None:
         super().__init__(dispatch)
-        if not alpha > 0:
-            raise ValueError(f"llf: alpha must be above 0, got {alpha}")
+        if not 0 < alpha < inf:
+            raise ValueError(f"llf: alpha must be above 0 and finite, got {alpha}")
         self.alpha = alpha
 
     def key(self, view: View, call: int) -> float:

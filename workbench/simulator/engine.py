@@ -60,7 +60,9 @@ def simulate(
     """
     compiled = instance.compile() if isinstance(instance, Instance) else instance
     chosen = policies.create(policy, **options)
-    return _Run(compiled, chosen, policy if isinstance(policy, str) else chosen.name, seed).schedule()
+    name = policy if isinstance(policy, str) else chosen.name
+    label = ":".join([name, *(f"{parameter}={value}" for parameter, value in options.items())])
+    return _Run(compiled, chosen, label, seed).schedule()
 
 
 class _Run:
