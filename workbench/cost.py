@@ -116,8 +116,8 @@ class CostModel:
         if tokens < 1:
             have = memory_fraction * self.gpu.memory_bytes
             raise InputError(
-                f"no room for a KV token beside the weights of {self.model.name} on {self.deployment.name}: they need "
-                f"{weights / 1e9:.1f} of {have / 1e9:.1f} GB per GPU; raise tp or memory_fraction"
+                f"the weights of {self.model.name} need {weights / 1e9:.1f} GB per GPU on {self.deployment.name}, "
+                f"which has {have / 1e9:.1f} GB for them and a KV cache; raise tp or memory_fraction"
             )
         return tokens
 

@@ -340,7 +340,7 @@ def test_simulate_takes_a_name_a_class_or_a_policy():
     instance = build([(0, [Job(), Job()])])
     for policy in ("fcfs", Fcfs, Fcfs()):
         assert simulate(instance, policy).prefill_start_s.tolist() == [0, 1]
-    assert simulate(instance, Fcfs, dispatch="random").label == "fcfs"
+    assert simulate(instance, Fcfs, dispatch="random").label == "fcfs:dispatch=random"
     assert simulate(instance, "fcfs:dispatch=random").label == "fcfs:dispatch=random"
 
 
