@@ -162,7 +162,7 @@ def test_a_horizon_first_asked_for_late_covers_all_that_was_revealed():
 def test_standalone_serves_in_turn_and_returns_finishes():
     """Two equal calls on one pair: 3 s, then 4 s, as decode has room; with room for one, 3 s and 5 s."""
     zero = np.zeros(1, dtype=np.int64)
-    call = (np.array([1.0]), np.array([[0.0]]), np.array([2.0]))
+    call = (np.array([2]), np.array([[1.0]]), np.array([[[0.0]]]), np.array([[2.0]]))
     for capacity, finishes in ((4, [3.0, 4.0]), (2, [3.0, 5.0])):
         alone = Standalone(zero, zero, np.array([capacity]))
-        assert [alone.serve(0.0, 2, *call) for _ in range(2)] == finishes
+        assert [alone.serve(0, 0.0, call) for _ in range(2)] == finishes

@@ -18,6 +18,7 @@ __all__ = ["Standalone", "greedy_horizons"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Estimates = tuple[Ints, Floats, Floats, Floats]
 
 
 class Standalone:
@@ -36,35 +37,31 @@ class Standalone:
         self._free_at = np.zeros(len(prefill_class))
         self._occupancy = kernels.empty_occupancy(len(decode_class), 16)
 
-    def serve(self, ready: float, demand: int, prefill: Floats, transfer: Floats, decode: Floats) -> float:
+    def serve(self, call: int, ready: float, estimates: Estimates) -> float:
         """Serve a call on the pair with the earliest decode finish and return that finish.
 
         Parameters
         ----------
+        call : int
+            The call.
         ready : float
-            When the call may start, in seconds after the workflow's arrival.
-        demand : int
-            KV demand in tokens.
-        prefill, transfer, decode : (G,), (G, H) and (H,) float
-            Seconds by class.
+            When it may start, in seconds after the workflow's arrival.
+        estimates : tuple of arrays
+            Demand in tokens (N,), and seconds of prefill (N, G), transfer (N, G, H) and decode (N, H) of all calls.
         """
-        times, levels, size, held = self._occupancy
+        times, levels, size, peak = self._occupancy
         if int(size.max()) + 2 > times.shape[1]:
             times = np.concatenate([times, np.empty_like(times)], axis=1)
             levels = np.concatenate([levels, np.zeros_like(levels)], axis=1)
-            self._occupancy = (times, levels, size, held)
-        return float(
-            kernels.serve(
-                ready, demand, prefill, transfer, decode, self._free_at, *self._hardware, times, levels, size, held
-            )
-        )
+            self._occupancy = (times, levels, size, peak)
+        return float(kernels.serve(call, ready, *estimates, self._free_at, *self._hardware, times, levels, size, peak))
 
 
 def list_schedule(
     standalone: Standalone,
     calls: Sequence[int],
     parents: dict[int, list[tuple[int, float]]],
-    estimates: tuple[Ints, Floats, Floats, Floats],
+    estimates: Estimates,
 ) -> dict[int, float]:
     """Serve calls by (standalone ready time, index); return when each finishes, in seconds after arrival.
 
@@ -79,7 +76,6 @@ def list_schedule(
     estimates : tuple of arrays
         Demand (N,), prefill (N, G), transfer (N, G, H) and decode (N, H) of all calls.
     """
-    demand, prefill, transfer, decode = estimates
     missing = {c: len(parents[c]) for c in calls}
     ready_at = dict.fromkeys(calls, 0.0)
     children: dict[int, list[tuple[int, float]]] = {c: [] for c in calls}
@@ -90,7 +86,7 @@ def list_schedule(
     finish: dict[int, float] = {}
     while queue:
         ready, c = heappop(queue)
-        finish[c] = standalone.serve(ready, demand[c], prefill[c], transfer[c], decode[c])
+        finish[c] = standalone.serve(c, ready, estimates)
         for child, delay in children[c]:
             ready_at[child] = max(ready_at[child], finish[c] + delay)
             missing[child] -= 1

@@ -1,7 +1,7 @@
 """Compiled inner loops: KV occupancy over time, the best prefill-decode pair of a call, and the greedy planner.
 
 The KV occupancy of decode instance ``d`` is a step function: ``levels[d, i]`` tokens are held from ``times[d, i]``
-until ``times[d, i + 1]``, for ``i < size[d]``; ``held[d]`` is all that was ever added, an upper bound on every level.
+until ``times[d, i + 1]``, for ``i < size[d]``; ``peak[d]`` is the highest level.
 All functions stand in one file, because a cached compilation only notices changes of its own file.
 """
 
@@ -14,10 +14,13 @@ __all__ = ["empty_occupancy", "hold", "plan_decode", "plan_prefill", "serve"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+UNKNOWN = -2
+"""Decode instance of a pair that cannot be told without the occupancy."""
+
 
 @njit(cache=True)
 def empty_occupancy(instances: int, steps: int) -> tuple[Floats, Ints, Ints, Ints]:
-    """Return (times, levels, size, held) of empty decode instances with room for that many steps each."""
+    """Return (times, levels, size, peak) of empty decode instances with room for that many steps each."""
     times = np.empty((instances, steps))
     times[:, 0] = -np.inf
     levels = np.zeros((instances, steps), dtype=np.int64)
@@ -25,12 +28,12 @@ def empty_occupancy(instances: int, steps: int) -> tuple[Floats, Ints, Ints, Int
 
 
 @njit(cache=True)
-def _step_at(times: Floats, size: int, time: float) -> int:
-    """Return the last step that starts at or before ``time``."""
-    low, high = 0, size
+def _step_at(times: Floats, size: Ints, d: int, time: float) -> int:
+    """Return the last step of instance ``d`` that starts at or before ``time``."""
+    low, high = 0, size[d]
     while high - low > 1:
         middle = (low + high) // 2
-        if times[middle] <= time:
+        if times[d, middle] <= time:
             low = middle
         else:
             high = middle
@@ -40,7 +43,7 @@ def _step_at(times: Floats, size: int, time: float) -> int:
 @njit(cache=True)
 def _split(times: Floats, levels: Ints, size: Ints, d: int, time: float) -> int:
     """Make a step begin at ``time`` and return it."""
-    i = _step_at(times[d], size[d], time)
+    i = _step_at(times, size, d, time)
     if times[d, i] == time:
         return i
     for k in range(size[d], i + 1, -1):
@@ -53,7 +56,7 @@ def _split(times: Floats, levels: Ints, size: Ints, d: int, time: float) -> int:
 
 
 @njit(cache=True)
-def hold(times: Floats, levels: Ints, size: Ints, held: Ints, d: int, start: float, end: float, tokens: int) -> None:
+def hold(times: Floats, levels: Ints, size: Ints, peak: Ints, d: int, start: float, end: float, tokens: int) -> None:
     """Hold ``tokens`` on instance ``d`` from ``start`` (inclusive) to ``end`` (exclusive)."""
     if end <= start:
         return
@@ -61,18 +64,18 @@ def hold(times: Floats, levels: Ints, size: Ints, held: Ints, d: int, start: flo
     last = _split(times, levels, size, d, end)
     for i in range(first, last):
         levels[d, i] += tokens
-    held[d] += tokens
+        peak[d] = max(peak[d], levels[d, i])
 
 
 @njit(cache=True)
-def _earliest(times: Floats, levels: Ints, size: int, room: int, ready: float, duration: float) -> float:
+def _earliest(times: Floats, levels: Ints, size: Ints, d: int, room: int, ready: float, duration: float) -> float:
     """Return the first time at or after ``ready`` from which the level stays within ``room`` for ``duration``."""
-    i = _step_at(times, size, ready)
+    i = _step_at(times, size, d, ready)
     start = ready
     while True:
-        if levels[i] > room:
-            start = times[i + 1]  # the last level is 0, so there is a next step
-        elif i + 1 == size or times[i + 1] >= start + duration:
+        if levels[d, i] > room:
+            start = times[d, i + 1]  # the last level is 0, so there is a next step
+        elif i + 1 == size[d] or times[d, i + 1] >= start + duration:
             return start
         i += 1
 
@@ -89,8 +92,9 @@ def _first_free(free_at: Floats, prefill_class: Ints, g: int, ready: float) -> i
 
 @njit(cache=True)
 def _best_pair(
+    c: int,
     ready: float,
-    demand: int,
+    demand: Ints,
     prefill: Floats,
     transfer: Floats,
     decode: Floats,
@@ -101,46 +105,51 @@ def _best_pair(
     times: Floats,
     levels: Ints,
     size: Ints,
-    held: Ints,
+    peak: Ints,
 ) -> tuple[float, float, float, int, int]:
     """Return (decode finish, prefill end, decode start, p, d) of the pair first by (finish, prefill end, p, d).
 
     ``candidates[g]`` is the instance of class ``g`` that is free first: no other of its class can be better, since all
     times after the prefill's end depend on the class alone and never fall when the prefill ends later. For the same
     reason a decode instance whose occupancy cannot bind is no better than an earlier one of its class that cannot
-    either.
+    either. Where it can bind and no occupancy is given, d is `UNKNOWN`.
     """
-    best = (np.inf, np.inf, 0.0, -1, -1)
+    best_finish, best_prefill_end, best_start, best_p, best_d = np.inf, np.inf, 0.0, -1, -1
     for g in range(len(candidates)):
         p = candidates[g]
         if p < 0:
             continue
-        prefill_end = max(ready, free_at[p]) + prefill[g]
+        prefill_end = max(ready, free_at[p]) + prefill[c, g]
         settled = -1  # the last class whose earliest possible start was found
         for d in range(len(capacity)):
             h = decode_class[d]
-            room = capacity[d] - demand
+            room = capacity[d] - demand[c]
             if room < 0 or h == settled:
                 continue
-            start = prefill_end + transfer[g, h]
-            if start + decode[h] > best[0]:
+            start = prefill_end + transfer[c, g, h]
+            finish = start + decode[c, h]
+            if finish > best_finish:
                 continue
-            if held[d] <= room:
+            if peak[d] <= room:
                 settled = h
+            elif len(size) == 0:
+                return np.inf, np.inf, 0.0, p, UNKNOWN
             else:
-                start = _earliest(times[d], levels[d], size[d], room, start, decode[h])
-            finish = start + decode[h]
-            if finish < best[0] or (
-                finish == best[0] and (prefill_end < best[1] or (prefill_end == best[1] and p < best[3]))
+                start = _earliest(times, levels, size, d, room, start, decode[c, h])
+                finish = start + decode[c, h]
+            if finish < best_finish or (
+                finish == best_finish
+                and (prefill_end < best_prefill_end or (prefill_end == best_prefill_end and p < best_p))
             ):
-                best = (finish, prefill_end, start, p, d)
-    return best
+                best_finish, best_prefill_end, best_start, best_p, best_d = finish, prefill_end, start, p, d
+    return best_finish, best_prefill_end, best_start, best_p, best_d
 
 
 @njit(cache=True)
 def serve(
+    c: int,
     ready: float,
-    demand: int,
+    demand: Ints,
     prefill: Floats,
     transfer: Floats,
     decode: Floats,
@@ -151,18 +160,18 @@ def serve(
     times: Floats,
     levels: Ints,
     size: Ints,
-    held: Ints,
+    peak: Ints,
 ) -> float:
-    """Serve a call on the best pair, update the simulated cluster, and return the decode finish."""
-    candidates = np.empty(len(prefill), dtype=np.int64)
-    for g in range(len(prefill)):
+    """Serve call ``c`` on its best pair, update the simulated cluster, and return the decode finish."""
+    candidates = np.empty(prefill.shape[1], dtype=np.int64)
+    for g in range(len(candidates)):
         candidates[g] = _first_free(free_at, prefill_class, g, ready)
     finish, prefill_end, start, p, d = _best_pair(
-        ready, demand, prefill, transfer, decode,
-        candidates, free_at, decode_class, capacity, times, levels, size, held,
+        c, ready, demand, prefill, transfer, decode,
+        candidates, free_at, decode_class, capacity, times, levels, size, peak,
     )  # fmt: skip
     free_at[p] = prefill_end
-    hold(times, levels, size, held, d, start, finish, demand)
+    hold(times, levels, size, peak, d, start, finish, demand[c])
     return finish
 
 
@@ -170,21 +179,21 @@ def serve(
 def plan_prefill(
     now: float,
     rerank_limit: int,
-    elapsed: Floats,
+    calls: Ints,
+    order_key: Ints,
+    arrival: Floats,
     horizon: Floats,
     demand: Ints,
     prefill: Floats,
     transfer: Floats,
     decode: Floats,
-    free_at: Floats,
+    busy_until: Floats,
     prefill_class: Ints,
     decode_class: Ints,
     capacity: Ints,
-    committed_instance: Ints,
-    committed_ready: Floats,
-    committed_decode: Floats,
-    committed_demand: Ints,
-) -> tuple[Ints, Ints, Ints]:
+    bound_tokens: Ints,
+    committed: tuple[Ints, Floats, Floats, Ints] | None,
+) -> tuple[bool, Ints, Ints, Ints]:
     """Rank and place the calls that wait for prefill (Algorithm 1 with section 5.3 of the paper).
 
     After an assignment resources are only scarcer, so the best pair of another call stays best unless it used the
@@ -196,29 +205,43 @@ def plan_prefill(
         Time of the plan, seconds.
     rerank_limit : int
         The paper's small queue: at most this many calls are ranked anew after each assignment.
-    elapsed, horizon : (Q,) float
-        ``t - a_w`` and ``H_w(t)`` of each waiting call's workflow, in order of (workflow, call).
-    demand, prefill, transfer, decode : (Q,), (Q, G), (Q, G, H), (Q, H)
-        Estimates for each waiting call.
-    free_at : (P,) float
-        When each prefill instance is free; it is changed.
-    committed_instance, committed_ready, committed_decode, committed_demand : (M,)
-        Calls already bound to a decode instance, in the order in which they are simulated: when they can start to
-        decode and for how long (for a running call: now and the time that is left).
+    calls : (Q,) int
+        The waiting calls.
+    order_key, arrival, horizon, demand, prefill, transfer, decode
+        By call: the tie-break, ``a_w`` and ``H_w(t)`` of the workflow in seconds, and the estimates.
+    busy_until : (P,) float
+        When each prefill instance is expected to be free.
+    prefill_class, decode_class, capacity
+        The instances.
+    bound_tokens : (D,) int
+        KV demand of all calls bound to each decode instance.
+    committed : tuple of (M,) arrays, optional
+        Those calls in the order in which they are simulated: instance, when each can start to decode and for how long
+        (for a running call: now and the time that is left), and demand. Without it the plan is given up as soon as the
+        tokens bound to an instance do not tell whether a call fits.
 
     Returns
     -------
-    order, prefill_instance, decode_instance : (Q,) int
-        The calls by rank, and the pair of each (by rank).
+    done : bool
+        False if the plan needs ``committed``.
+    calls, prefill_instance, decode_instance : (Q,) int
+        The calls by rank, and the pair of each.
     """
-    waiting = len(demand)
-    times, levels, size, held = _simulate_committed(
-        capacity, committed_instance, committed_ready, committed_decode, committed_demand, waiting
-    )
+    waiting = len(calls)
+    rows = calls[np.argsort(order_key[calls])]
+    if committed is None:
+        times, levels, size, _ = empty_occupancy(0, 1)
+        peak = bound_tokens.copy()
+    else:
+        times, levels, size, peak = _simulate_committed(
+            capacity, committed[0], committed[1], committed[2], committed[3], waiting
+        )
+    free_at = np.maximum(busy_until, now)
     candidates = np.empty(prefill.shape[1], dtype=np.int64)
     for g in range(len(candidates)):
         candidates[g] = _first_free(free_at, prefill_class, g, now)
-    pairs = [(0.0, 0.0, 0.0, 0, 0)] * waiting
+    finish, prefill_end, start = np.empty(waiting), np.empty(waiting), np.empty(waiting)
+    best_p, best_d = np.empty(waiting, dtype=np.int64), np.empty(waiting, dtype=np.int64)
     ratio = np.empty(waiting)
     stale = np.ones(waiting, dtype=np.bool_)
     pending = np.ones(waiting, dtype=np.bool_)
@@ -230,12 +253,15 @@ def plan_prefill(
         if rank == 0 or rerank:
             for q in range(waiting):
                 if pending[q] and stale[q]:
-                    pairs[q] = _best_pair(
-                        now, demand[q], prefill[q], transfer[q], decode[q],
-                        candidates, free_at, decode_class, capacity, times, levels, size, held,
+                    c = rows[q]
+                    finish[q], prefill_end[q], start[q], best_p[q], best_d[q] = _best_pair(
+                        c, now, demand, prefill, transfer, decode,
+                        candidates, free_at, decode_class, capacity, times, levels, size, peak,
                     )  # fmt: skip
+                    if best_d[q] == UNKNOWN:
+                        return False, order, on_p, on_d
                     stale[q] = False
-                    ratio[q] = (elapsed[q] + (pairs[q][0] - now)) / horizon[q]
+                    ratio[q] = ((now - arrival[c]) + (finish[q] - now)) / horizon[c]
             if not rerank:
                 order[:] = np.argsort(-ratio, kind="mergesort")
         if rerank:
@@ -245,22 +271,27 @@ def plan_prefill(
                     chosen = q
             order[rank] = chosen
         q = order[rank]
+        c = rows[q]
         if not rerank:
-            pairs[q] = _best_pair(
-                now, demand[q], prefill[q], transfer[q], decode[q],
-                candidates, free_at, decode_class, capacity, times, levels, size, held,
+            finish[q], prefill_end[q], start[q], best_p[q], best_d[q] = _best_pair(
+                c, now, demand, prefill, transfer, decode,
+                candidates, free_at, decode_class, capacity, times, levels, size, peak,
             )  # fmt: skip
-        finish, prefill_end, start, p, d = pairs[q]
+            if best_d[q] == UNKNOWN:
+                return False, order, on_p, on_d
+        p, d = best_p[q], best_d[q]
         pending[q] = False
         on_p[rank], on_d[rank] = p, d
-        free_at[p] = prefill_end
+        free_at[p] = prefill_end[q]
         candidates[prefill_class[p]] = _first_free(free_at, prefill_class, prefill_class[p], now)
-        hold(times, levels, size, held, d, start, finish, demand[q])
+        if committed is None:
+            peak[d] += demand[c]
+        else:
+            hold(times, levels, size, peak, d, start[q], finish[q], demand[c])
         for other in range(waiting if rerank else 0):
-            taken_p, taken_d = pairs[other][3], pairs[other][4]
-            if taken_p == p or (taken_d == d and held[d] > capacity[d] - demand[other]):
+            if best_p[other] == p or (best_d[other] == d and peak[d] > capacity[d] - demand[rows[other]]):
                 stale[other] = True
-    return order, on_p, on_d
+    return True, rows[order], on_p, on_d
 
 
 @njit(cache=True)
@@ -268,15 +299,15 @@ def _simulate_committed(
     capacity: Ints, instance: Ints, ready: Floats, decode: Floats, demand: Ints, more: int
 ) -> tuple[Floats, Ints, Ints, Ints]:
     """Return the occupancy once each committed call in turn starts as early as it fits; with room for ``more``."""
-    times, levels, size, held = empty_occupancy(len(capacity), 2 * (len(instance) + more) + 2)
+    times, levels, size, peak = empty_occupancy(len(capacity), 2 * (len(instance) + more) + 2)
     for k in range(len(instance)):
         d = instance[k]
         room = capacity[d] - demand[k]
         start = ready[k]
-        if held[d] > room:
-            start = _earliest(times[d], levels[d], size[d], max(room, 0), ready[k], decode[k])
-        hold(times, levels, size, held, d, start, start + decode[k], demand[k])
-    return times, levels, size, held
+        if peak[d] > room:
+            start = _earliest(times, levels, size, d, max(room, 0), ready[k], decode[k])
+        hold(times, levels, size, peak, d, start, start + decode[k], demand[k])
+    return times, levels, size, peak
 
 
 @njit(cache=True)
@@ -313,7 +344,7 @@ def plan_decode(
     """
     waiting = len(demand)
     begun = np.full(len(running_left), now)
-    times, levels, size, held = _simulate_committed(
+    times, levels, size, peak = _simulate_committed(
         capacity, running_instance, begun, running_left, running_demand, waiting
     )
     order = np.empty(waiting, dtype=np.int64)
@@ -331,8 +362,8 @@ def plan_decode(
             if stale[d]:
                 room = max(capacity[d] - demand[q], 0)
                 start[q] = now
-                if held[d] > room:
-                    start[q] = _earliest(times[d], levels[d], size[d], room, now, decode[q])
+                if peak[d] > room:
+                    start[q] = _earliest(times, levels, size, d, room, now, decode[q])
                 risk[q] = (elapsed[q] + (start[q] + decode[q] - now)) / horizon[q]
             if risk[q] > greatest:
                 chosen, greatest = q, risk[q]
@@ -341,6 +372,6 @@ def plan_decode(
         pending[chosen] = False
         order[rank] = chosen
         if rerank:
-            hold(times, levels, size, held, d, start[chosen], start[chosen] + decode[chosen], demand[chosen])
+            hold(times, levels, size, peak, d, start[chosen], start[chosen] + decode[chosen], demand[chosen])
             stale[d] = True
     return order

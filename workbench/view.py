@@ -56,6 +56,8 @@ class View:
         For each revealed call its parents as (handle, tool delay in seconds).
     input_tokens, new_tokens, predicted_output_tokens : list of int
         Prompt length, the part of it to prefill, and the predicted output length.
+    order_key : (n,) int
+        Tie-break of each revealed call: orders calls by (workflow, index).
     demand_tokens : (n,) int
         Predicted KV demand.
     prefill_s, transfer_s, decode_s : (n, G), (n, G, H), (n, H) float
@@ -74,6 +76,10 @@ class View:
         Handles of each arrived workflow's revealed calls that are not complete.
     service_s : dict of int to float
         Prefill and decode time that each arrived workflow's calls have had, in seconds.
+    busy_until_s : (P,) float
+        When the prefill that runs on each instance, or ran last, is expected to end, in seconds.
+    bound_tokens : (D,) int
+        Predicted KV demand of the calls that are locked to each decode instance and not complete.
     prefill_tokens, prefill_calls, decode_tokens, decode_calls : list
         Outstanding work of each instance: new prompt tokens and calls assigned to a prefill instance until their
         prefill ends, predicted KV demand and calls assigned to a decode instance until they are complete.
@@ -110,16 +116,36 @@ class View:
         self.prefill_calls = [0] * len(prefill_class)
         self.decode_tokens = [0] * len(decode_class)
         self.decode_calls = [0] * len(decode_class)
-        # Rows of the estimates, with room to grow; how many classes they tell apart shows at the first reveal.
+        # Rows by call, with room to grow; how many classes the estimates tell apart shows at the first reveal.
         self._demand = np.zeros(0, dtype=np.int64)
         self._prefill, self._transfer, self._decode = np.zeros((0, 0)), np.zeros((0, 0, 0)), np.zeros((0, 0))
+        self._order_key = np.zeros(0, dtype=np.int64)
+        self._arrival, self._horizon, self._decode_end = np.zeros(0), np.zeros(0), np.zeros(0)
         self._class_capacity = np.zeros(0, dtype=np.int64)
         self._horizons: dict[int, _Horizon] = {}
+        self._outdated: dict[int, None] = {}
+        self.busy_until_s = np.zeros(len(prefill_class))
+        self.bound_tokens = np.zeros(len(decode_class), dtype=np.int64)
 
     @property
     def demand_tokens(self) -> Ints:
         """(n,) predicted KV demand of each revealed call."""
         return self._demand[: len(self.workflow)]
+
+    @property
+    def order_key(self) -> Ints:
+        """(n,) tie-break of each revealed call: orders calls by (workflow, index)."""
+        return self._order_key[: len(self.workflow)]
+
+    @property
+    def estimates(self) -> tuple[Ints, Floats, Floats, Floats]:
+        """(n, ...) demand, prefill, transfer and decode of each revealed call."""
+        return self.demand_tokens, self.prefill_s, self.transfer_s, self.decode_s
+
+    @property
+    def expected_decode_end_s(self) -> Floats:
+        """(n,) when each running decode is expected to end, in seconds; meaningless for calls in other phases."""
+        return self._decode_end[: len(self.workflow)]
 
     @property
     def prefill_s(self) -> Floats:
@@ -148,6 +174,9 @@ class View:
         call = len(self.workflow)
         if call == len(self._demand):
             self._grow(*estimates[1:])
+        self._order_key[call] = (workflow << 32) + index
+        self._arrival[call] = self.arrival_s[workflow]
+        self._outdated[workflow] = None
         self._demand[call], self._prefill[call], self._transfer[call], self._decode[call] = estimates
         self.workflow.append(workflow)
         self.index.append(index)
@@ -179,7 +208,9 @@ class View:
     def _grow(self, prefill: Floats, transfer: Floats, decode: Floats) -> None:
         """Make room for more calls with estimates like these."""
         rows = max(64, len(self._demand))
-        self._demand = np.concatenate([self._demand, np.zeros(rows, dtype=np.int64)])
+        for name in ("_demand", "_order_key", "_arrival", "_horizon", "_decode_end"):
+            held = getattr(self, name)
+            setattr(self, name, np.concatenate([held, np.zeros(rows, dtype=held.dtype)]))
         self._prefill, self._transfer, self._decode = (
             np.concatenate([held if held.size else np.zeros((0, *row.shape)), np.zeros((rows, *row.shape))])
             for held, row in ((self._prefill, prefill), (self._transfer, transfer), (self._decode, decode))
@@ -195,12 +226,16 @@ class View:
             state = self._horizons[workflow] = _Horizon(self, calls)
         return state.value()
 
+    def progress(self) -> tuple[Floats, Floats]:
+        """Return ``a_w`` and ``H_w(t)`` of the workflow of each open call, (n,) seconds each; of no use for others."""
+        for workflow in self._outdated:
+            self._horizon[list(self.open_calls[workflow])] = self.horizon_s(workflow)
+        self._outdated.clear()
+        return self._arrival, self._horizon
+
     def prefill_free_at(self) -> Floats:
         """Return when each prefill instance is expected to be free, (P,) seconds, at least ``now``."""
-        free = np.full(len(self.prefill_class), self.now)
-        for call in self.prefilling:
-            free[self.prefill_instance[call]] = self.expected_prefill_end(call)
-        return free
+        return np.maximum(self.busy_until_s, self.now)
 
     def expected_prefill_end(self, call: int) -> float:
         """Return when a running prefill is expected to end, in seconds, at least ``now``."""
@@ -228,8 +263,7 @@ class View:
 
     def expected_decode_left(self, call: int) -> float:
         """Return how long a running decode is expected to go on, in seconds, at least 0."""
-        h = self.decode_class[self.decode_instance[call]]
-        return max(0.0, self.decode_start_s[call] + float(self._decode[call, h]) - self.now)
+        return max(0.0, float(self._decode_end[call]) - self.now)
 
 
 class _Horizon:
@@ -256,13 +290,7 @@ class _Horizon:
             keys = sorted((self._ready(call), view.index[call], call) for call in fresh) if placed else []
             if placed and keys[0][:2] > self._last:
                 for ready, index, call in keys:
-                    self._finish[call] = self._alone.serve(
-                        ready,
-                        view.demand_tokens[call],
-                        view.prefill_s[call],
-                        view.transfer_s[call],
-                        view.decode_s[call],
-                    )
+                    self._finish[call] = self._alone.serve(call, ready, view.estimates)
                     self._last = (ready, index)
             else:
                 self._replay()
@@ -279,8 +307,8 @@ class _Horizon:
         order = sorted(self._calls, key=view.index.__getitem__)
         place = {call: i for i, call in enumerate(order)}
         rows = np.array(order)
-        estimates = (view.demand_tokens[rows], view.prefill_s[rows], view.transfer_s[rows], view.decode_s[rows])
+        demand, prefill, transfer, decode = (array[rows] for array in view.estimates)
         parents = {i: [(place[p], delay) for p, delay in view.parents[call]] for call, i in place.items()}
-        finish = list_schedule(self._alone, range(len(order)), parents, estimates)
+        finish = list_schedule(self._alone, range(len(order)), parents, (demand, prefill, transfer, decode))
         self._finish = {call: finish[i] for call, i in place.items()}
         self._last = max((self._ready(call), view.index[call]) for call in order)

@@ -7,9 +7,9 @@ from pkgutil import iter_modules
 from typing import Any
 
 from workbench.errors import InputError
-from workbench.policies.base import Assignment, Policy, Stage
+from workbench.policies.base import Assignment, Policy, Ranking, Stage
 
-__all__ = ["Assignment", "Policy", "Stage", "available", "create", "parameters"]
+__all__ = ["Assignment", "Policy", "Ranking", "Stage", "available", "create", "parameters"]
 
 _CONTRACT = ("base", "dispatch", "queueing")
 

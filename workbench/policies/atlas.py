@@ -1,7 +1,7 @@
 """Autellix-ATLAS: adaptive thread-level attained service (section 7.2 of the paper; Autellix, arXiv 2502.13965)."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable
 from math import ceil, log2
 
 from workbench.policies.base import Assignment, Stage
@@ -48,7 +48,7 @@ class Atlas(QueueingPolicy):
         self._attained: list[float] = []
         self._promoted: set[int] = set()
 
-    def plan(self, view: View, stage: Stage) -> Iterator[Assignment]:
+    def plan(self, view: View, stage: Stage) -> Iterable[Assignment]:
         """Take in the calls revealed since the last plan, then plan as any queueing policy."""
         for call in range(len(self._attained), len(view.workflow)):
             attained = 0.0

@@ -1,13 +1,17 @@
 """The contract between a policy and the runtime."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from workbench.view import View
 
-__all__ = ["Assignment", "Information", "Policy", "Stage"]
+__all__ = ["Assignment", "Information", "Policy", "Ranking", "Stage"]
 
 Information = Literal["revealed"]
 
@@ -38,6 +42,34 @@ class Assignment(NamedTuple):
     decode: int
 
 
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """A whole plan for the prefill stage: every call that waits, in order of rank, with its pair.
+
+    It takes the place of the plan before it. A call is sent to its pair when its prefill starts, not before. Iterating
+    gives the same plan as assignments.
+
+    Attributes
+    ----------
+    calls, prefill, decode : (Q,) int
+        Handles by rank, and the instances of each.
+    """
+
+    calls: NDArray[np.int64]
+    prefill: NDArray[np.int64]
+    decode: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of calls."""
+        return len(self.calls)
+
+    def __iter__(self) -> Iterator[Assignment]:
+        """Iterate over the assignments by rank."""
+        for rank, row in enumerate(zip(self.calls.tolist(), self.prefill.tolist(), self.decode.tolist(), strict=True)):
+            call, prefill, decode = row
+            yield Assignment(call, rank, prefill, decode)
+
+
 @runtime_checkable
 class Policy(Protocol):
     """A scheduling policy.
@@ -64,5 +96,5 @@ class Policy(Protocol):
         """Start a run: forget the last one. ``rng`` is the run's only source of chance."""
 
     def plan(self, view: View, stage: Stage) -> Iterable[Assignment]:
-        """Return assignments for calls that wait for ``stage``."""
+        """Return assignments for calls that wait for ``stage``, or (prefill only) a ranking of all of them."""
         raise NotImplementedError

@@ -1,15 +1,18 @@
 """HexAGenT: projected-risk ranking with joint prefill-decode placement (section 5 of the paper)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench import kernels
-from workbench.policies.base import Assignment, Policy, Stage
+from workbench.policies.base import Assignment, Policy, Ranking, Stage
 from workbench.view import View
 
 __all__ = ["Hexagent"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 LARGEST_LIMIT = 1_000_000_000
 
@@ -36,83 +39,75 @@ class Hexagent(Policy):
             raise ValueError(f"hexagent: rerank_limit must be from 0 to {LARGEST_LIMIT}, got {rerank_limit}")
         self.rerank_limit = rerank_limit
 
-    def plan(self, view: View, stage: Stage) -> Iterator[Assignment]:
+    def plan(self, view: View, stage: Stage) -> Iterable[Assignment]:
         """Rank and place every call that waits for the stage."""
         return self._plan_prefill(view) if stage is Stage.PREFILL else self._plan_decode(view)
 
-    def _plan_prefill(self, view: View) -> Iterator[Assignment]:
-        calls = sorted(view.waiting_prefill, key=lambda call: (view.workflow[call], view.index[call]))
-        rows = np.array(calls, dtype=np.int64)
-        committed = self._committed(view)
-        bound = np.array(committed, dtype=np.int64)
-        instance = np.array([view.decode_instance[call] for call in committed], dtype=np.int64)
-        running = sum(len(calls) for calls in view.decoding)
-        ready = [view.now] * running
-        left = [view.expected_decode_left(call) for call in committed[:running]]
-        for call in committed[running:]:
-            waits = call in view.waiting_decode[view.decode_instance[call]]
-            ready.append(view.now if waits else view.expected_decode_ready(call))
-            left.append(float(view.decode_s[call, view.decode_class[view.decode_instance[call]]]))
-        elapsed, horizon = self._progress(view, calls)
-        order, on_p, on_d = kernels.plan_prefill(
+    def _plan_prefill(self, view: View) -> Ranking:
+        arrival, horizon = view.progress()
+        state = (
             view.now,
             self.rerank_limit,
-            elapsed,
+            np.fromiter(view.waiting_prefill, np.int64, len(view.waiting_prefill)),
+            view.order_key,
+            arrival,
             horizon,
-            view.demand_tokens[rows],
-            view.prefill_s[rows],
-            view.transfer_s[rows],
-            view.decode_s[rows],
-            view.prefill_free_at(),
+            view.demand_tokens,
+            view.prefill_s,
+            view.transfer_s,
+            view.decode_s,
+            view.busy_until_s,
             view.prefill_class,
             view.decode_class,
             view.capacity_tokens,
-            instance,
-            np.array(ready, dtype=np.float64),
-            np.array(left, dtype=np.float64),
-            view.demand_tokens[bound],
+            view.bound_tokens,
         )
-        for rank, (q, p, d) in enumerate(zip(order.tolist(), on_p.tolist(), on_d.tolist(), strict=True)):
-            yield Assignment(calls[q], rank, p, d)
+        done, *plan = kernels.plan_prefill(*state, None)
+        if not done:
+            _, *plan = kernels.plan_prefill(*state, self._committed(view))
+        return Ranking(*plan)
 
     def _plan_decode(self, view: View) -> Iterator[Assignment]:
-        calls = sorted(
-            (call for queue in view.waiting_decode for call in queue),
-            key=lambda call: (view.workflow[call], view.index[call]),
-        )
+        waiting = [call for queue in view.waiting_decode for call in queue]
+        if len(waiting) == 1:
+            yield Assignment(waiting[0], 0, -1, view.decode_instance[waiting[0]])
+            return
+        calls = sorted(waiting, key=view.order_key.__getitem__)
         running = [call for decoding in view.decoding for call in decoding]
         rows, run_rows = np.array(calls, dtype=np.int64), np.array(running, dtype=np.int64)
         instance = np.array([view.decode_instance[call] for call in calls], dtype=np.int64)
-        elapsed, horizon = self._progress(view, calls)
+        arrival, horizon = view.progress()
         order = kernels.plan_decode(
             view.now,
             self.rerank_limit,
-            elapsed,
-            horizon,
+            view.now - arrival[rows],
+            horizon[rows],
             view.demand_tokens[rows],
             view.decode_s[rows, view.decode_class[instance]],
             instance,
             view.capacity_tokens,
             np.array([view.decode_instance[call] for call in running], dtype=np.int64),
-            np.array([view.expected_decode_left(call) for call in running], dtype=np.float64),
+            np.maximum(0, view.expected_decode_end_s[run_rows] - view.now),
             view.demand_tokens[run_rows],
         )
         for rank, q in enumerate(order.tolist()):
             yield Assignment(calls[q], rank, -1, view.decode_instance[calls[q]])
 
-    def _committed(self, view: View) -> list[int]:
-        """Return the calls bound to a decode instance, in the order in which the projection lets them start."""
-        committed = [call for decoding in view.decoding for call in decoding]
-        for d in range(len(view.decode_class)):
-            committed.extend(view.decode_queue(d))
-        for calls in (view.transferring, view.prefilling):
-            committed.extend(
-                sorted(calls, key=lambda c: (view.expected_decode_ready(c), view.workflow[c], view.index[c]))
-            )
-        return committed
+    def _committed(self, view: View) -> tuple[Ints, Floats, Floats, Ints]:
+        """Return the calls bound to a decode instance, in the order in which the projection lets them start.
 
-    def _progress(self, view: View, calls: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return ``t - a_w`` and ``H_w(t)`` for each call, in seconds."""
-        workflows = [view.workflow[call] for call in calls]
-        elapsed = np.array([view.now - view.arrival_s[w] for w in workflows], dtype=np.float64)
-        return elapsed, np.array([view.horizon_s(w) for w in workflows], dtype=np.float64)
+        Their instance, when each can start, for how long, and demand: what is running, then what waits for decode by
+        rank, then what is in transfer and in prefill by when it is ready.
+        """
+        running = [call for decoding in view.decoding for call in decoding]
+        rows = [(call, view.now) for d in range(len(view.decode_class)) for call in view.decode_queue(d)]
+        for calls in (view.transferring, view.prefilling):
+            coming = sorted((view.expected_decode_ready(call), view.order_key[call], call) for call in calls)
+            rows.extend((call, ready) for ready, _, call in coming)
+        bound = np.array(running + [call for call, _ in rows], dtype=np.int64)
+        instance = np.array([view.decode_instance[call] for call in bound.tolist()], dtype=np.int64)
+        ready = np.full(len(bound), view.now)
+        ready[len(running) :] = [ready_s for _, ready_s in rows]
+        left = view.decode_s[bound, view.decode_class[instance]]
+        left[: len(running)] = np.maximum(0, view.expected_decode_end_s[bound[: len(running)]] - view.now)
+        return instance, ready, left, view.demand_tokens[bound]

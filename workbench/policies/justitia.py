@@ -1,7 +1,7 @@
 """Justitia: fair queueing on memory cost in virtual time (2025, arXiv 2510.17015)."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from workbench.policies.base import Assignment, Stage
 from workbench.policies.queueing import QueueingPolicy
@@ -40,7 +40,7 @@ class Justitia(QueueingPolicy):
         self._open: dict[int, None] = {}
         self._finish: dict[int, float] = {}
 
-    def plan(self, view: View, stage: Stage) -> Iterator[Assignment]:
+    def plan(self, view: View, stage: Stage) -> Iterable[Assignment]:
         """Move virtual time on, add the cost of the calls revealed since, then plan as any queueing policy."""
         if self._open:
             self._virtual += (view.now - self._at_s) * self._capacity_tokens / len(self._open)

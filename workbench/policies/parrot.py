@@ -1,7 +1,7 @@
 """Parrot: application-centric scheduling on the graph of semantic variables (2024, arXiv 2405.19888)."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from workbench.policies.base import Assignment, Stage
 from workbench.policies.queueing import QueueingPolicy, extend_depths
@@ -33,7 +33,7 @@ class Parrot(QueueingPolicy):
         super().begin(view, rng)
         self._depth: list[int] = []
 
-    def plan(self, view: View, stage: Stage) -> Iterator[Assignment]:
+    def plan(self, view: View, stage: Stage) -> Iterable[Assignment]:
         """Take in the calls revealed since the last plan, then plan as any queueing policy."""
         extend_depths(view, self._depth)
         return super().plan(view, stage)

@@ -1,7 +1,7 @@
 """Queueing policies: an order of the waiting calls and a dispatcher, chosen apart."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from workbench.policies.base import Assignment, Policy, Stage
@@ -35,7 +35,7 @@ class QueueingPolicy(Policy):
         """Return whether a call that is queued for prefill needs a new key; ``fresh`` workflows just revealed calls."""
         return False
 
-    def plan(self, view: View, stage: Stage) -> Iterator[Assignment]:
+    def plan(self, view: View, stage: Stage) -> Iterable[Assignment]:
         """Dispatch the calls that have no instance yet, and renew the keys that changed."""
         if stage is Stage.DECODE:
             for queue in view.waiting_decode:

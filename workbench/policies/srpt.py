@@ -1,7 +1,7 @@
 """Shortest remaining processing time (Schrage, 1968), on what workflows have revealed."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from workbench.policies.base import Assignment, Stage
 from workbench.policies.queueing import QueueingPolicy
@@ -34,7 +34,7 @@ class Srpt(QueueingPolicy):
         super().begin(view, rng)
         self._served_s: dict[int, float] = {}
 
-    def plan(self, view: View, stage: Stage) -> Iterator[Assignment]:
+    def plan(self, view: View, stage: Stage) -> Iterable[Assignment]:
         """Plan as any queueing policy; what a workflow has left is summed once a plan."""
         self._left_s: dict[int, float] = {}
         return super().plan(view, stage)

@@ -11,9 +11,9 @@ from workbench import policies
 from workbench.compiled import CompiledInstance
 from workbench.estimator import Estimator
 from workbench.instance import Instance
-from workbench.policies import Assignment, Policy, Stage
+from workbench.policies import Assignment, Policy, Ranking, Stage
 from workbench.schedule import PlannerCost, Schedule
-from workbench.simulator.queue import RankedQueue
+from workbench.simulator.queue import RankedQueue, StandingPlan
 from workbench.view import Phase, View
 
 __all__ = ["simulate"]
@@ -85,6 +85,7 @@ class _Run:
         self.prefill_queue = [RankedQueue() for _ in instance.prefill_class]
         self.decode_queue = [RankedQueue() for _ in instance.decode_class]
         self.view.bind_queues(self.decode_queue)
+        self.standing = StandingPlan(self.view.phase)
         self.prefill_idle = [True] * len(instance.prefill_class)
         self.free_tokens = instance.capacity_tokens.tolist()
         self.key: list[tuple[Any, int, int]] = []
@@ -157,11 +158,18 @@ class _Run:
 
     def _plan(self, stage: Stage) -> None:
         began = perf_counter()
-        plan = list(self.policy.plan(self.view, stage))
+        plan = self.policy.plan(self.view, stage)
+        if not isinstance(plan, Ranking):
+            plan = list(plan)
         self.planner_s += perf_counter() - began
         self.invocations += 1
-        for assignment in plan:
-            self._apply(assignment, stage)
+        if isinstance(plan, Ranking):
+            if stage is Stage.DECODE or not len(plan.calls) == len(plan.prefill) == len(plan.decode):
+                raise ValueError(f"policy '{self.policy.name}' returned a ranking that is not one of calls for prefill")
+            self.standing.adopt(plan)
+        else:
+            for assignment in plan:
+                self._apply(assignment, stage)
 
     def _apply(self, assignment: Assignment, stage: Stage) -> None:
         """Move a waiting call to where the plan wants it."""
@@ -216,10 +224,9 @@ class _Run:
         for p, idle in enumerate(self.prefill_idle):
             if not idle:
                 continue
-            call = self.prefill_queue[p].first()
+            call = self._next_for_prefill(p)
             if call is None:
                 continue
-            self.prefill_queue[p].remove(call)
             self.prefill_idle[p] = False
             del view.waiting_prefill[call]
             view.prefilling[call] = None
@@ -228,8 +235,23 @@ class _Run:
             c = self.call[call]
             self._bind_decode(call, self._admissible(c, view.decode_instance[call]))
             self.locked[call] = view.decode_instance[call]
-            end = view.now + float(instance.prefill_s[c, instance.prefill_class[p]])
-            self._push(end, COMPLETION, call)
+            view.bound_tokens[self.locked[call]] += view.demand_tokens[call]
+            g = instance.prefill_class[p]
+            view.busy_until_s[p] = view.now + float(view.prefill_s[call, g])
+            self._push(view.now + float(instance.prefill_s[c, g]), COMPLETION, call)
+
+    def _next_for_prefill(self, p: int) -> int | None:
+        """Take the first call for an idle prefill instance: by the standing plan, then from its queue."""
+        planned = self.standing.take(p)
+        if planned is None:
+            call = self.prefill_queue[p].first()
+            if call is not None:
+                self.prefill_queue[p].remove(call)
+            return call
+        call, rank, d = planned
+        self._apply(Assignment(call, rank, p, d), Stage.PREFILL)
+        self.prefill_queue[p].remove(call)
+        return call
 
     def _admissible(self, c: int, d: int) -> int:
         """Return the planned decode instance, or another when it refuses a call that is larger than predicted.
@@ -279,13 +301,16 @@ class _Run:
                 view.decoding[d][call] = None
                 view.phase[call] = Phase.DECODE
                 view.decode_start_s[call] = view.now
-                end = view.now + float(instance.decode_s[c, instance.decode_class[d]])
+                h = instance.decode_class[d]
+                view.expected_decode_end_s[call] = view.now + view.decode_s[call, h]
+                end = view.now + float(instance.decode_s[c, h])
                 self._push(end, COMPLETION, call)
 
     def _end_decode(self, call: int) -> None:
         view, c, now = self.view, self.call[call], self.view.now
         d, w = view.decode_instance[call], view.workflow[call]
         self.free_tokens[d] += int(self.instance.demand_tokens[c])
+        view.bound_tokens[d] -= view.demand_tokens[call]
         self._count_decode(d, call, -1)
         del view.decoding[d][call]
         del view.open_calls[w][call]

@@ -1,9 +1,14 @@
-"""A queue of calls by rank, whose ranks may change."""
+"""Queues of calls: by rank, and as a whole plan that stands until the next one."""
 
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-__all__ = ["RankedQueue"]
+import numpy as np
+
+from workbench.policies import Ranking
+from workbench.view import Phase
+
+__all__ = ["RankedQueue", "StandingPlan"]
 
 
 class RankedQueue:
@@ -42,3 +47,38 @@ class RankedQueue:
     def ordered(self) -> list[int]:
         """Return the calls by key."""
         return sorted(self._key, key=self._key.__getitem__)
+
+
+class StandingPlan:
+    """The last ranking, read off instance by instance when one is idle.
+
+    Parameters
+    ----------
+    phase : list of Phase
+        Phase of every revealed call; one that waits no more is passed over.
+    """
+
+    def __init__(self, phase: list[Phase]) -> None:
+        self._phase = phase
+        self._ranking: Ranking | None = None
+        self._left: dict[int, list[int]] = {}
+
+    def adopt(self, ranking: Ranking) -> None:
+        """Put a ranking in the place of the last one."""
+        self._ranking = ranking
+        self._left = {}
+
+    def take(self, instance: int) -> tuple[int, int, int] | None:
+        """Return (call, rank, decode instance) of the first call that waits for this prefill instance, or None."""
+        if self._ranking is None:
+            return None
+        calls, prefill, decode = self._ranking.calls, self._ranking.prefill, self._ranking.decode
+        if instance not in self._left:
+            self._left[instance] = np.flatnonzero(prefill == instance)[::-1].tolist()
+        left = self._left[instance]
+        while left:
+            rank = left.pop()
+            call = int(calls[rank])
+            if self._phase[call] is Phase.WAIT_PREFILL:
+                return call, rank, int(decode[rank])
+        return None
