@@ -88,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("file", help="instance file")
     add.add_argument("--policy", default="hexagent", help="name, with parameters as name:parameter=value")
     add.add_argument("--seed", type=int, default=0, help="seed of a policy that draws at random")
+    _add_runtime(add)
     add.add_argument("--gantt", metavar="PNG", help="draw the schedule to this file")
     add.add_argument("--perfetto", metavar="JSON", help="write a trace for ui.perfetto.dev to this file")
 
@@ -98,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("file", help="instance file")
     add.add_argument("--policies", default="all", help="comma-separated policies, or all")
     add.add_argument("--seed", type=int, default=0, help="seed of policies that draw at random")
+    _add_runtime(add)
 
     add = command(
         "solve", _solve, "Find the offline optimum and prove a lower bound.",
@@ -142,12 +144,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_runtime(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--plan-latency", default="zero", metavar="LATENCY", help="zero, constant:MS, measured or measured:FACTOR"
+    )
+    command.add_argument("--admission", choices=("in_order", "backfill"), default="in_order", help="decode admission")
+
+
 def _simulate(options: argparse.Namespace) -> None:
     from workbench.compare import summarise
     from workbench.files import load
     from workbench.simulator import simulate
 
-    schedule = simulate(load(options.file), options.policy, options.seed).check()
+    schedule = simulate(
+        load(options.file),
+        options.policy,
+        options.seed,
+        plan_latency=options.plan_latency,
+        admission=options.admission,
+    ).check()
     if options.perfetto:
         schedule.to_perfetto(options.perfetto)
     if options.gantt:
@@ -164,7 +179,14 @@ def _compare(options: argparse.Namespace) -> None:
     from workbench.files import load
 
     chosen = None if options.policies == "all" else [spec.strip() for spec in options.policies.split(",")]
-    table = compare(load(options.file), chosen, options.seed, progress=True)
+    table = compare(
+        load(options.file),
+        chosen,
+        options.seed,
+        progress=True,
+        plan_latency=options.plan_latency,
+        admission=options.admission,
+    )
     _show_table(table, options.json)
 
 

@@ -7,7 +7,7 @@ from workbench.compiled import CompiledInstance
 from workbench.instance import Instance
 from workbench.policies import Policy, available, create
 from workbench.schedule import Schedule
-from workbench.simulator import simulate
+from workbench.simulator import PlanLatency, simulate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +20,8 @@ def compare(
     policies: Sequence[str | Policy | type[Policy]] | None = None,
     seed: int = 0,
     progress: bool = False,
+    plan_latency: str | PlanLatency = "zero",
+    admission: str = "in_order",
 ) -> "pd.DataFrame":
     """Simulate policies on an instance.
 
@@ -33,6 +35,8 @@ def compare(
         Seed of each run.
     progress : bool
         Whether to show a progress bar on standard error.
+    plan_latency, admission
+        As for `simulate`.
 
     Returns
     -------
@@ -44,7 +48,8 @@ def compare(
     chosen = list(available()) if policies is None else policies
     for policy in chosen:
         create(policy)  # refuses a misspelt one before the first run
-    return summarise(simulate(instance, policy, seed) for policy in tqdm(chosen, "policies", disable=not progress))
+    bar = tqdm(chosen, "policies", disable=not progress)
+    return summarise(simulate(instance, policy, seed, plan_latency=plan_latency, admission=admission) for policy in bar)
 
 
 def summarise(schedules: Iterable[Schedule]) -> "pd.DataFrame":

@@ -31,15 +31,29 @@ class PlannerCost:
         How often the policy was asked for a plan.
     seconds : float
         Total planner time.
+    entries : int
+        Calls that plans covered when they were made.
+    stale : int
+        Those that had started when the plan landed.
+    fallback_starts : int
+        Prefills that started under the fallback, because the call was revealed while a plan was in flight.
     """
 
     invocations: int = 0
     seconds: float = 0.0
+    entries: int = 0
+    stale: int = 0
+    fallback_starts: int = 0
 
     @property
     def ms_per_invocation(self) -> float:
         """Mean planner time of one invocation in milliseconds; NaN without invocations."""
         return 1e3 * self.seconds / self.invocations if self.invocations else float("nan")
+
+    @property
+    def stale_fraction(self) -> float:
+        """Share of the planned entries that were stale; NaN without entries."""
+        return self.stale / self.entries if self.entries else float("nan")
 
 
 @dataclass(frozen=True, eq=False)

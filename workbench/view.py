@@ -68,6 +68,8 @@ class View:
         Assigned or used instance; -1 where there is none yet.
     reveal_s, prefill_start_s, prefill_end_s, decode_start_s, decode_end_s : list of float
         Observed times in seconds; NaN where they have not happened.
+    unplanned : dict
+        Handles of the calls that wait for prefill and that no plan has covered yet.
     waiting_prefill, prefilling, transferring : dict
         Handles of the calls in these phases (values are unused; order is that of entry).
     waiting_decode, decoding : list of dict
@@ -105,6 +107,7 @@ class View:
         self.prefill_end_s: list[float] = []
         self.decode_start_s: list[float] = []
         self.decode_end_s: list[float] = []
+        self.unplanned: dict[int, None] = {}
         self.waiting_prefill: dict[int, None] = {}
         self.prefilling: dict[int, None] = {}
         self.transferring: dict[int, None] = {}
@@ -191,6 +194,7 @@ class View:
         self.reveal_s.append(self.now)
         for column_s in (self.prefill_start_s, self.prefill_end_s, self.decode_start_s, self.decode_end_s):
             column_s.append(float("nan"))
+        self.unplanned[call] = None
         self.waiting_prefill[call] = None
         self.open_calls[workflow][call] = None
         if workflow in self._horizons:

@@ -76,7 +76,8 @@ class Policy(Protocol):
 
     Subclass it, or write a class with the same attributes. It is asked for a plan when a workflow arrives or reveals
     calls (prefill stage) and when transfers complete (decode stage), for each stage named in ``stages``. A plan covers
-    any of the calls that wait; those it leaves out keep their place. Every call must get one before it can start.
+    any of the calls that wait; those it leaves out keep their place. Every call must get one before it can start, but
+    for those revealed while a plan is in flight, which may start under the runtime's fallback.
 
     Attributes
     ----------

@@ -43,9 +43,11 @@ class QueueingPolicy(Policy):
                     yield Assignment(call, self.key(view, call), -1, view.decode_instance[call])
             return
         self.dispatcher.refresh(view)
-        fresh = {view.workflow[call] for call in view.waiting_prefill if view.prefill_instance[call] < 0}
-        for call in view.waiting_prefill:
-            if view.prefill_instance[call] < 0:
+        fresh = {view.workflow[call] for call in view.unplanned}
+        # Only a policy whose keys change looks at the calls that are queued already.
+        static = type(self).changed is QueueingPolicy.changed
+        for call in list(view.unplanned) if static else view.waiting_prefill:
+            if call in view.unplanned:
                 yield Assignment(call, self.key(view, call), *self.dispatcher.choose(view, call))
             elif self.changed(view, call, fresh):
                 yield Assignment(call, self.key(view, call), view.prefill_instance[call], view.decode_instance[call])

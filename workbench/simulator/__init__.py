@@ -1,5 +1,6 @@
 """Event-driven simulation of a prefill-decode disaggregated cluster under a policy."""
 
 from workbench.simulator.engine import simulate
+from workbench.simulator.latency import PlanLatency
 
-__all__ = ["simulate"]
+__all__ = ["PlanLatency", "simulate"]

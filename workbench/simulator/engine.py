@@ -1,8 +1,7 @@
-"""The event loop: arrivals, prefill, transfer, decode, and plans that take effect at once (sections 4.3 and 5.2)."""
+"""The event loop: arrivals, prefill, transfer, decode, and plans that land (sections 4.3 and 5.2 of the paper)."""
 
 import random
 from heapq import heappop, heappush
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -11,27 +10,33 @@ from workbench import policies
 from workbench.compiled import CompiledInstance
 from workbench.estimator import Estimator
 from workbench.instance import Instance
-from workbench.policies import Assignment, Policy, Ranking, Stage
-from workbench.schedule import PlannerCost, Schedule
-from workbench.simulator.queue import RankedQueue, StandingPlan
+from workbench.errors import InputError
+from workbench.policies import Policy, Stage
+from workbench.schedule import Schedule
+from workbench.simulator.dispatcher import PlanDispatcher
+from workbench.simulator.latency import PlanLatency
 from workbench.view import Phase, View
 
 __all__ = ["simulate"]
 
-# Order of events at one instant: completions, then transfers, then arrivals and reveals.
-COMPLETION, TRANSFER_END, REVEAL = 0, 1, 2
+# Order of events at one instant: completions, then transfers, then arrivals and reveals, then plans that land.
+COMPLETION, TRANSFER_END, REVEAL, PLAN_LANDS = 0, 1, 2, 3
+
+ADMISSIONS = ("in_order", "backfill")
 
 
 def simulate(
     instance: Instance | CompiledInstance,
     policy: str | Policy | type[Policy] = "hexagent",
     seed: int = 0,
+    plan_latency: str | PlanLatency = "zero",
+    admission: str = "in_order",
     **options: Any,
 ) -> Schedule:
     """Run a policy on an instance and return the schedule.
 
-    Decode follows the interval model: a call holds its KV demand for a fixed time. Plans take no time. A run is a pure
-    function of (instance, policy, seed).
+    Decode follows the interval model: a call holds its KV demand for a fixed time. Unless planning latency is measured,
+    a run is a pure function of its arguments.
 
     Parameters
     ----------
@@ -41,13 +46,17 @@ def simulate(
         Name of a built-in policy, a policy class, or a policy.
     seed : int
         Seed of a policy that draws at random.
+    plan_latency : str or PlanLatency
+        How long a plan is in flight: ``zero``, ``constant:MS``, ``measured`` or ``measured:FACTOR``.
+    admission : {"in_order", "backfill"}
+        Whether decode admission stops at the first call that does not fit, or passes it over.
     **options
         Parameters of the policy, where a name or class is given.
 
     Raises
     ------
     InputError
-        On an unknown policy or parameter.
+        On an unknown policy, parameter, latency or admission.
     ValueError
         If the policy breaks its contract: it assigns a call that does not wait, names an instance that is not there,
         or leaves a call without an assignment.
@@ -62,13 +71,23 @@ def simulate(
     chosen = policies.create(policy, **options)
     name = policy if isinstance(policy, str) else chosen.name
     label = ":".join([name, *(f"{parameter}={value}" for parameter, value in options.items())])
-    return _Run(compiled, chosen, label, seed).schedule()
+    if admission not in ADMISSIONS:
+        raise InputError(f"admission must be one of {', '.join(ADMISSIONS)}, got '{admission}'")
+    return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission).schedule()
 
 
 class _Run:
     """State of one simulation; calls are known by handle, the position in which they were revealed."""
 
-    def __init__(self, instance: CompiledInstance, policy: Policy, label: str, seed: int) -> None:
+    def __init__(
+        self,
+        instance: CompiledInstance,
+        policy: Policy,
+        label: str,
+        seed: int,
+        latency: PlanLatency,
+        admission: str,
+    ) -> None:
         self.instance = instance
         self.policy = policy
         self.label = label
@@ -82,14 +101,10 @@ class _Run:
         self.events: list[tuple[float, int, int, int, int]] = []  # time, order, workflow, index, handle
         self.missing_parents = np.diff(instance.parent_start).tolist()
         self.reveal_at = [0.0] * instance.n_calls
-        self.prefill_queue = [RankedQueue() for _ in instance.prefill_class]
-        self.decode_queue = [RankedQueue() for _ in instance.decode_class]
-        self.view.bind_queues(self.decode_queue)
-        self.standing = StandingPlan(self.view.phase)
         self.prefill_idle = [True] * len(instance.prefill_class)
         self.free_tokens = instance.capacity_tokens.tolist()
-        self.key: list[tuple[Any, int, int]] = []
-        self.invocations, self.planner_s = 0, 0.0
+        self.latency, self.admission = latency, admission
+        self.dispatcher = PlanDispatcher(policy, self.view, latency, self._schedule_landing)
 
     def schedule(self) -> Schedule:
         """Run to the end."""
@@ -101,10 +116,11 @@ class _Run:
                 if missing[c] == 0:
                     self.reveal_at[c] = arrival
                     heappush(events, (arrival, REVEAL, w, c, -1))
-        stages = self.policy.stages
+        dispatcher, stages = self.dispatcher, list(Stage)
         while events:
             now = view.now = events[0][0]
             revealed = transferred = False
+            landed: list[Stage] = []
             while events and events[0][0] == now:
                 _, kind, _, c, call = heappop(events)
                 if kind == REVEAL:
@@ -113,14 +129,18 @@ class _Run:
                 elif kind == TRANSFER_END:
                     self._end_transfer(call)
                     transferred = True
+                elif kind == PLAN_LANDS:
+                    landed.append(stages[c])
                 elif view.phase[call] is Phase.PREFILL:
                     self._end_prefill(call)
                 else:
                     self._end_decode(call)
-            if revealed and Stage.PREFILL in stages:
-                self._plan(Stage.PREFILL)
-            if transferred and Stage.DECODE in stages:
-                self._plan(Stage.DECODE)
+            for stage in landed:
+                dispatcher.land(stage)
+            if revealed:
+                dispatcher.trigger(Stage.PREFILL)
+            if transferred:
+                dispatcher.trigger(Stage.DECODE)
             self._start_prefills()
             self._start_decodes()
         if len(self.call) < instance.n_calls or view.waiting_prefill:
@@ -153,78 +173,17 @@ class _Run:
         )
         self.call.append(c)
         self.locked.append(-1)
-        self.key.append((None, w, index))
         self.transfer_end_s.append(float("nan"))
 
-    def _plan(self, stage: Stage) -> None:
-        began = perf_counter()
-        plan = self.policy.plan(self.view, stage)
-        if not isinstance(plan, Ranking):
-            plan = list(plan)
-        self.planner_s += perf_counter() - began
-        self.invocations += 1
-        if isinstance(plan, Ranking):
-            if stage is Stage.DECODE or not len(plan.calls) == len(plan.prefill) == len(plan.decode):
-                raise ValueError(f"policy '{self.policy.name}' returned a ranking that is not one of calls for prefill")
-            self.standing.adopt(plan)
-        else:
-            for assignment in plan:
-                self._apply(assignment, stage)
-
-    def _apply(self, assignment: Assignment, stage: Stage) -> None:
-        """Move a waiting call to where the plan wants it."""
-        view = self.view
-        call, rank, p, d = assignment
-        phase = Phase.WAIT_PREFILL if stage is Stage.PREFILL else Phase.WAIT_DECODE
-        if not (0 <= call < len(self.call) and view.phase[call] is phase):
-            raise ValueError(f"policy '{self.policy.name}' planned call {call}, which does not wait for {stage}")
-        key = self.key[call] = (rank, *self.key[call][1:])
-        if stage is Stage.DECODE:
-            if d != view.decode_instance[call]:
-                raise ValueError(
-                    f"policy '{self.policy.name}' moves call {call} to decode instance {d}; it is locked to "
-                    f"{view.decode_instance[call]}"
-                )
-            self.decode_queue[d].put(call, key)
-            return
-        if not (0 <= p < len(self.prefill_queue) and 0 <= d < len(self.decode_queue)):
-            raise ValueError(
-                f"policy '{self.policy.name}' sends call {call} to instances ({p}, {d}), not in the cluster"
-            )
-        before = view.prefill_instance[call]
-        if before != p:
-            if before >= 0:
-                self.prefill_queue[before].remove(call)
-            self._count_prefill(before, call, -1)
-            self._count_prefill(p, call, 1)
-            view.prefill_instance[call] = p
-        self._bind_decode(call, d)
-        self.prefill_queue[p].put(call, key)
-
-    def _bind_decode(self, call: int, d: int) -> None:
-        view = self.view
-        before = view.decode_instance[call]
-        if before != d:
-            self._count_decode(before, call, -1)
-            self._count_decode(d, call, 1)
-            view.decode_instance[call] = d
-
-    def _count_prefill(self, p: int, call: int, sign: int) -> None:
-        if p >= 0:
-            self.view.prefill_tokens[p] += sign * self.view.new_tokens[call]
-            self.view.prefill_calls[p] += sign
-
-    def _count_decode(self, d: int, call: int, sign: int) -> None:
-        if d >= 0:
-            self.view.decode_tokens[d] += sign * int(self.view.demand_tokens[call])
-            self.view.decode_calls[d] += sign
+    def _schedule_landing(self, time: float, stage: Stage) -> None:
+        heappush(self.events, (time, PLAN_LANDS, 0, list(Stage).index(stage), -1))
 
     def _start_prefills(self) -> None:
         view, instance = self.view, self.instance
         for p, idle in enumerate(self.prefill_idle):
             if not idle:
                 continue
-            call = self._next_for_prefill(p)
+            call = self.dispatcher.next_for_prefill(p)
             if call is None:
                 continue
             self.prefill_idle[p] = False
@@ -233,25 +192,12 @@ class _Run:
             view.phase[call] = Phase.PREFILL
             view.prefill_start_s[call] = view.now
             c = self.call[call]
-            self._bind_decode(call, self._admissible(c, view.decode_instance[call]))
+            self.dispatcher.bind_decode(call, self._admissible(c, view.decode_instance[call]))
             self.locked[call] = view.decode_instance[call]
             view.bound_tokens[self.locked[call]] += view.demand_tokens[call]
             g = instance.prefill_class[p]
             view.busy_until_s[p] = view.now + float(view.prefill_s[call, g])
             self._push(view.now + float(instance.prefill_s[c, g]), COMPLETION, call)
-
-    def _next_for_prefill(self, p: int) -> int | None:
-        """Take the first call for an idle prefill instance: by the standing plan, then from its queue."""
-        planned = self.standing.take(p)
-        if planned is None:
-            call = self.prefill_queue[p].first()
-            if call is not None:
-                self.prefill_queue[p].remove(call)
-            return call
-        call, rank, d = planned
-        self._apply(Assignment(call, rank, p, d), Stage.PREFILL)
-        self.prefill_queue[p].remove(call)
-        return call
 
     def _admissible(self, c: int, d: int) -> int:
         """Return the planned decode instance, or another when it refuses a call that is larger than predicted.
@@ -269,7 +215,7 @@ class _Run:
         view, instance, c = self.view, self.instance, self.call[call]
         p, d = view.prefill_instance[call], view.decode_instance[call]
         self.prefill_idle[p] = True
-        self._count_prefill(p, call, -1)
+        self.dispatcher.leave_prefill(call)
         del view.prefilling[call]
         view.transferring[call] = None
         view.phase[call] = Phase.TRANSFER
@@ -284,34 +230,41 @@ class _Run:
         del view.transferring[call]
         view.waiting_decode[d][call] = None
         view.phase[call] = Phase.WAIT_DECODE
-        self.decode_queue[d].put(call, self.key[call])
+        self.dispatcher.enter_decode(call)
 
     def _start_decodes(self) -> None:
-        """Admit in order of rank, and stop at the first call that does not fit."""
-        view, instance = self.view, self.instance
-        for d, queue in enumerate(self.decode_queue):
-            while (call := queue.first()) is not None:
-                c = self.call[call]
-                demand = int(instance.demand_tokens[c])
-                if demand > self.free_tokens[d]:
-                    break
-                queue.remove(call)
-                self.free_tokens[d] -= demand
-                del view.waiting_decode[d][call]
-                view.decoding[d][call] = None
-                view.phase[call] = Phase.DECODE
-                view.decode_start_s[call] = view.now
-                h = instance.decode_class[d]
-                view.expected_decode_end_s[call] = view.now + view.decode_s[call, h]
-                end = view.now + float(instance.decode_s[c, h])
-                self._push(end, COMPLETION, call)
+        """Admit in order of rank; a call that does not fit stops the others, or is passed over when backfilling."""
+        for d, queue in enumerate(self.dispatcher.decode_queue):
+            if self.admission == "backfill" and len(queue) > 1:
+                for call in queue.ordered():
+                    if self._fits(call, d):
+                        self._start_decode(call, d)
+                continue
+            while (first := queue.first()) is not None and self._fits(first, d):
+                self._start_decode(first, d)
+
+    def _fits(self, call: int, d: int) -> bool:
+        return bool(self.instance.demand_tokens[self.call[call]] <= self.free_tokens[d])
+
+    def _start_decode(self, call: int, d: int) -> None:
+        view, instance, c = self.view, self.instance, self.call[call]
+        self.dispatcher.decode_queue[d].remove(call)
+        self.free_tokens[d] -= int(instance.demand_tokens[c])
+        del view.waiting_decode[d][call]
+        view.decoding[d][call] = None
+        view.phase[call] = Phase.DECODE
+        view.decode_start_s[call] = view.now
+        h = instance.decode_class[d]
+        view.expected_decode_end_s[call] = view.now + view.decode_s[call, h]
+        self._push(view.now + float(instance.decode_s[c, h]), COMPLETION, call)
 
     def _end_decode(self, call: int) -> None:
         view, c, now = self.view, self.call[call], self.view.now
         d, w = view.decode_instance[call], view.workflow[call]
         self.free_tokens[d] += int(self.instance.demand_tokens[c])
         view.bound_tokens[d] -= view.demand_tokens[call]
-        self._count_decode(d, call, -1)
+        view.decode_tokens[d] -= int(view.demand_tokens[call])
+        view.decode_calls[d] -= 1
         del view.decoding[d][call]
         del view.open_calls[w][call]
         view.phase[call] = Phase.COMPLETE
@@ -345,6 +298,11 @@ class _Run:
             transfer_end_s=by_call(self.transfer_end_s),
             decode_start_s=by_call(view.decode_start_s),
             decode_end_s=by_call(view.decode_end_s),
-            planner=PlannerCost(self.invocations, self.planner_s),
-            settings={"seed": self.seed, "decode": "interval"},
+            planner=self.dispatcher.cost(),
+            settings={
+                "seed": self.seed,
+                "decode": "interval",
+                "plan_latency": str(self.latency),
+                "admission": self.admission,
+            },
         )

@@ -4,11 +4,14 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workbench.policies import Ranking
 from workbench.view import Phase
 
 __all__ = ["RankedQueue", "StandingPlan"]
+
+Ints = NDArray[np.int64]
 
 
 class RankedQueue:
@@ -61,12 +64,28 @@ class StandingPlan:
     def __init__(self, phase: list[Phase]) -> None:
         self._phase = phase
         self._ranking: Ranking | None = None
+        self._calls: set[int] = set()
         self._left: dict[int, list[int]] = {}
 
     def adopt(self, ranking: Ranking) -> None:
         """Put a ranking in the place of the last one."""
         self._ranking = ranking
+        self._calls = set(ranking.calls.tolist())
         self._left = {}
+
+    def covers(self, call: int) -> bool:
+        """Return whether the last ranking placed a call."""
+        return self._ranking is not None and call in self._calls
+
+    def load(self, new_tokens: list[int], demand_tokens: Ints, pools: tuple[int, int]) -> tuple[list[int], list[int]]:
+        """Return the new prompt tokens and the KV tokens of the calls that still wait, by instance of each pool."""
+        tokens, memory = [0] * pools[0], [0] * pools[1]
+        if self._ranking is not None:
+            for call, _, p, d in self._ranking:
+                if self._phase[call] is Phase.WAIT_PREFILL:
+                    tokens[p] += new_tokens[call]
+                    memory[d] += int(demand_tokens[call])
+        return tokens, memory
 
     def take(self, instance: int) -> tuple[int, int, int] | None:
         """Return (call, rank, decode instance) of the first call that waits for this prefill instance, or None."""
