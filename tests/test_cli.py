@@ -144,7 +144,7 @@ def test_simulate_draws_a_gantt_chart(tiny: Path, tmp_path: Path, capsys: pytest
 
 
 def test_simulate_refuses_an_infeasible_schedule(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(instance: wb.Instance, *_: object) -> wb.Schedule:
+    def broken(instance: wb.Instance, *_: object, **__: object) -> wb.Schedule:
         run = wb.simulate(instance, "fcfs")
         return wb.Schedule.from_starts(
             run.instance, "x", run.prefill_instance, run.decode_instance, run.prefill_start_s, run.prefill_start_s

@@ -1,7 +1,7 @@
 """The Plan Dispatcher (section 4.2 of the paper): asks for plans, keeps one in flight a stage, and applies what lands.
 
 While a plan is in flight serving goes on: calls that are revealed meanwhile follow a fallback, workflow-FCFS order on
-the pair with the fewest outstanding tokens, and may start under it; on an instance they come after the calls that a plan
+the pair with the fewest outstanding tokens, and may start under it; on an instance they come after calls that a plan
 ranked. Calls that the plan in flight covers wait for it, unless an earlier plan placed them. A plan that lands changes
 calls that still wait and nothing else.
 """

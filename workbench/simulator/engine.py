@@ -8,9 +8,9 @@ import numpy as np
 
 from workbench import policies
 from workbench.compiled import CompiledInstance
+from workbench.errors import InputError
 from workbench.estimator import Estimator
 from workbench.instance import Instance
-from workbench.errors import InputError
 from workbench.policies import Policy, Stage
 from workbench.schedule import Schedule
 from workbench.simulator.dispatcher import PlanDispatcher
