@@ -1,6 +1,7 @@
 """The event loop: arrivals, prefill, transfer, decode, and plans that land (sections 4.3 and 5.2 of the paper)."""
 
 import random
+from dataclasses import asdict
 from heapq import heappop, heappush
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from workbench import policies
 from workbench.compiled import CompiledInstance
 from workbench.errors import InputError
-from workbench.estimator import Estimator
+from workbench.estimator import EstimateError, Estimator
 from workbench.instance import Instance
 from workbench.policies import Policy, Stage
 from workbench.schedule import Schedule
@@ -31,6 +32,7 @@ def simulate(
     seed: int = 0,
     plan_latency: str | PlanLatency = "zero",
     admission: str = "in_order",
+    error: EstimateError | None = None,
     **options: Any,
 ) -> Schedule:
     """Run a policy on an instance and return the schedule.
@@ -50,6 +52,8 @@ def simulate(
         How long a plan is in flight: ``zero``, ``constant:MS``, ``measured`` or ``measured:FACTOR``.
     admission : {"in_order", "backfill"}
         Whether decode admission stops at the first call that does not fit, or passes it over.
+    error : EstimateError, optional
+        Error on the estimates that the policy sees.
     **options
         Parameters of the policy, where a name or class is given.
 
@@ -73,7 +77,7 @@ def simulate(
     label = ":".join([name, *(f"{parameter}={value}" for parameter, value in options.items())])
     if admission not in ADMISSIONS:
         raise InputError(f"admission must be one of {', '.join(ADMISSIONS)}, got '{admission}'")
-    return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission).schedule()
+    return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission, error).schedule()
 
 
 class _Run:
@@ -87,12 +91,13 @@ class _Run:
         seed: int,
         latency: PlanLatency,
         admission: str,
+        error: EstimateError | None,
     ) -> None:
         self.instance = instance
         self.policy = policy
         self.label = label
         self.seed = seed
-        self.estimator = Estimator.of(instance)
+        self.estimator = Estimator.of(instance, error)
         self.view = View(instance.prefill_class, instance.decode_class, instance.capacity_tokens)
         self.call: list[int] = []  # the instance's call of each handle
         self.handle = [-1] * instance.n_calls
@@ -103,7 +108,7 @@ class _Run:
         self.reveal_at = [0.0] * instance.n_calls
         self.prefill_idle = [True] * len(instance.prefill_class)
         self.free_tokens = instance.capacity_tokens.tolist()
-        self.latency, self.admission = latency, admission
+        self.latency, self.admission, self.error = latency, admission, error
         self.dispatcher = PlanDispatcher(policy, self.view, latency, self._schedule_landing)
 
     def schedule(self) -> Schedule:
@@ -304,5 +309,6 @@ class _Run:
                 "decode": "interval",
                 "plan_latency": str(self.latency),
                 "admission": self.admission,
+                "estimate_error": asdict(self.error) if self.error else None,
             },
         )
