@@ -186,7 +186,7 @@ class _Run:
     def _start_prefills(self) -> None:
         view, instance = self.view, self.instance
         for p, idle in enumerate(self.prefill_idle):
-            if not idle:
+            if not (idle and view.waiting_prefill):
                 continue
             call = self.dispatcher.next_for_prefill(p)
             if call is None:
@@ -239,7 +239,10 @@ class _Run:
 
     def _start_decodes(self) -> None:
         """Admit in order of rank; a call that does not fit stops the others, or is passed over when backfilling."""
-        for d, queue in enumerate(self.dispatcher.decode_queue):
+        for d, waiting in enumerate(self.view.waiting_decode):
+            if not waiting:
+                continue
+            queue = self.dispatcher.decode_queue[d]
             if self.admission == "backfill" and len(queue) > 1:
                 for call in queue.ordered():
                     if self._fits(call, d):
