@@ -6,10 +6,13 @@ from typing import Any, Literal
 
 from workbench import Schedule
 
-__all__ = ["CLOSED_GAP", "Certificate", "relative_gap"]
+__all__ = ["CLOSED_GAP", "ROUNDING", "Certificate", "relative_gap"]
 
 CLOSED_GAP = 1e-3
 """Largest ``value / lower_bound - 1`` in exact time at which a certificate counts as closed."""
+
+ROUNDING = 1e-9
+"""Relative amount by which floating point may put a bound above the value that it equals."""
 
 
 def relative_gap(value: float | None, lower_bound: float) -> float | None:
@@ -63,6 +66,10 @@ class Certificate:
     horizon_kind: str
     interrupted: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.value is not None and self.lower_bound > self.value * (1 + ROUNDING):
+            raise ValueError(f"lower bound {self.lower_bound} exceeds the value {self.value} of a known schedule")
 
     @property
     def gap(self) -> float | None:

@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 
 import workbench as wb
 from solvers import bounds, constraints
-from solvers.certificate import CLOSED_GAP, Certificate, relative_gap
+from solvers.certificate import CLOSED_GAP, ROUNDING, Certificate, relative_gap
 from solvers.incumbent import list_schedules, replay_schedule
 from solvers.model import Model
 from solvers.ticks import SNAP, TickInstance, choose_tick
@@ -67,7 +67,8 @@ def solve(
     tick_s : float, optional
         Time unit of the rounded problem in seconds; chosen from the horizon if omitted.
     hints : iterable of Schedule, optional
-        Known schedules of this instance; simulations of the online policies if omitted.
+        Known schedules of this instance, of which placement and starts are taken; simulations of the online policies
+        if omitted.
     on_progress : callable, optional
         Called with (elapsed seconds, upper bound, lower bound).
 
@@ -78,6 +79,8 @@ def solve(
 
     Raises
     ------
+    ScheduleError
+        If a hint is not feasible.
     RuntimeError
         If CP-SAT contradicts a known schedule or refuses the model.
 
@@ -92,6 +95,8 @@ def solve(
     compiled = instance if isinstance(instance, CompiledInstance) else instance.compile()
     if objective not in ("makespan", "alpha"):
         raise ValueError(f"objective must be makespan or alpha, got '{objective}'")
+    if not (time_limit >= 0 and workers >= 1 and (tick_s is None or tick_s > 0)):
+        raise ValueError("time_limit must be at least 0 s, workers at least 1, and tick_s above 0 s")
     search = _Search(compiled, objective, tau, time_limit, workers, seed, on_progress)
     search.start(hints, tick_s)
     try:
@@ -131,6 +136,12 @@ class _Search:
         """Take the best known schedule and the combinatorial bound."""
         instance = self.instance
         known = list(hints) if hints is not None else [wb.simulate(instance, policy) for policy in POLICIES]
+        known = [
+            Schedule.from_starts(
+                instance, run.label, run.prefill_instance, run.decode_instance, run.prefill_start_s, run.decode_start_s
+            ).check()
+            for run in known
+        ]
         known.extend(list_schedules(instance))
         best = min(known, key=self.value_of)
         self.schedule, self.upper, self.upper_method = best, self.value_of(best), best.label
@@ -138,7 +149,8 @@ class _Search:
         bound = (
             bounds.makespan_bound(instance) if self.objective == "makespan" else bounds.alpha_bound(instance, self.tau)
         )
-        self.lower, self.lower_method = bound.value, bound.method
+        self.lower, self.lower_method = 0.0, ""
+        self.prove(bound.value, bound.method)
         self.ticks = TickInstance(instance, tick_s or choose_tick(instance, self.schedule.makespan_s))
         self.search_began = perf_counter()
         self.report()
@@ -157,6 +169,8 @@ class _Search:
 
     def prove(self, lower: float, method: str) -> None:
         """Raise the lower bound."""
+        if lower > self.upper * (1 + ROUNDING):
+            raise RuntimeError(f"{method} proves {lower}, above the value {self.upper} of a known schedule")
         if lower > self.lower:
             self.lower, self.lower_method = min(lower, self.upper), method
 
@@ -191,6 +205,7 @@ class _Search:
             constraints.add_loads(model, end)
             model.cp.minimize(end)
             model.add_hint(self.schedule)
+            model.cp.add_hint(end, deadlines[0])
             status, bound = self._run(model, self.left_s, "CP-SAT")
             self.solver_status = status
             if bound is not None:
@@ -253,10 +268,11 @@ class _Search:
                     on_time.only_enforce_if(model.on_time[w])
         model.cp.minimize(scale)
         model.add_hint(self.schedule, self.late(self.upper))
+        model.cp.add_hint(scale, ceil(self.upper * ALPHA_GRID))
         status, bound = self._run(model, seconds, "CP-SAT")
         self.solver_status = status
         if bound is not None:
-            self.prove((bound - 1) / ALPHA_GRID, "CP-SAT on a grid of alpha")
+            self.prove(self._below((bound - 1) / ALPHA_GRID), "CP-SAT on a grid of alpha")
 
     def late(self, alpha: float) -> frozenset[int]:
         """Return the workflows that the incumbent has late and the quantile lets be."""
@@ -310,5 +326,5 @@ class _Search:
             tick_s=self.ticks.tick_s,
             interrupted=self.interrupted,
             horizon_kind=self.instance.horizon_kind,
-            versions={name: version(name) for name in ("hexagent-workbench", "ortools")},
+            versions={"ortools": version("ortools")},
         )

@@ -1,6 +1,7 @@
 """Instance files: versioned JSON, plain or gzip, with errors that name file, field and mend."""
 
 import gzip
+import io
 import json
 import os
 import tempfile
@@ -90,7 +91,10 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a file in one step, gzipped when the name ends in ``.gz``, so that no reader sees half of it."""
     target = Path(os.path.realpath(path))
     if target.suffix == ".gz":
-        content = gzip.compress(content, mtime=0)
+        packed = io.BytesIO()
+        with gzip.GzipFile("", "wb", fileobj=packed, mtime=0) as stream:  # no name, time or system in the header
+            stream.write(content)
+        content = packed.getvalue()
     try:
         if target.exists() and not target.is_file():  # a pipe or a device: nothing to replace
             target.write_bytes(content)

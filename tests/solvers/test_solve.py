@@ -1,5 +1,6 @@
 """The exact solver against brute force, hand-made cases, and its own promises."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -150,3 +151,54 @@ def test_value_is_that_of_the_schedule(seed: int, tau: float) -> None:
     certificate = solvers.solve(inst, objective="alpha", tau=tau, hints=[], time_limit=5, workers=1)
     assert certificate.value == certificate.schedule.check().req(tau)
     assert certificate.lower_bound <= certificate.value
+
+
+def test_an_infeasible_hint_is_refused() -> None:
+    """Two prefills at once on one server are no schedule, whatever the hint says."""
+    inst = CompiledInstance.from_durations(first_call=[0, 1, 2], prefill_s=[[2.0], [2.0]], decode_s=[[1.0], [1.0]])
+    zeros = np.zeros(2, dtype=np.int64)
+    hint = wb.Schedule.from_starts(inst, "overlap", zeros, zeros, np.zeros(2), np.full(2, 2.0))
+    with pytest.raises(wb.ScheduleError, match="prefill"):
+        solvers.solve(inst, hints=[hint])
+
+
+def test_a_hint_is_measured_with_the_horizons_of_the_instance() -> None:
+    """A hint that was made with horizons twice as long is valued with those that are solved for."""
+    inst = CompiledInstance.from_durations(first_call=[0, 1, 2], prefill_s=[[2.0], [2.0]], decode_s=[[1.0], [1.0]])
+    hint = wb.simulate(inst.with_horizons(2 * inst.horizon_s, "doubled"), "fcfs")
+    certificate = solvers.solve(inst, objective="alpha", hints=[hint])
+    assert certificate.value == pytest.approx(5 / 3)
+    assert certificate.status == "closed"
+
+
+def test_a_bound_above_a_known_schedule_is_an_error() -> None:
+    """A certificate cannot hold a bound above its value, so that a false bound never looks like an optimum."""
+    good = solvers.solve(tiny_instance(0), hints=[])
+    with pytest.raises(ValueError, match="exceeds"):
+        dataclasses.replace(good, lower_bound=good.value * 1.01)
+
+
+@pytest.mark.parametrize("options", [{"time_limit": -1}, {"workers": 0}, {"tick_s": 0.0}])
+def test_arguments_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
+    """Each is a ValueError."""
+    with pytest.raises(ValueError, match="must be"):
+        solvers.solve(tiny_instance(0), **options)
+
+
+@pytest.mark.parametrize("objective", ["makespan", "alpha"])
+def test_identical_instances_with_tight_memory(objective: str) -> None:
+    """Two equal decode instances that each hold two of three calls: packing has to be exact to equal brute force."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        inst = CompiledInstance.from_durations(
+            first_call=[0, 1, 2, 3, 4],
+            prefill_s=rng.integers(1, 4, (4, 1)),
+            decode_s=rng.integers(2, 9, (4, 1)),
+            demand_tokens=rng.integers(4, 8, 4),
+            prefill_class=[0, 0],
+            decode_class=[0, 0],
+            capacity_tokens=11,
+        )
+        certificate = solvers.solve(inst, objective=objective, hints=[], workers=1)
+        assert certificate.value == pytest.approx(brute_force(inst, objective))
+        assert certificate.status == "closed"
