@@ -149,6 +149,7 @@ def _add_runtime(command: argparse.ArgumentParser) -> None:
         "--plan-latency", default="zero", metavar="LATENCY", help="zero, constant:MS, measured or measured:FACTOR"
     )
     command.add_argument("--admission", choices=("in_order", "backfill"), default="in_order", help="decode admission")
+    command.add_argument("--decode", choices=("interval", "batched"), default="interval", help="decode model")
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -162,6 +163,7 @@ def _simulate(options: argparse.Namespace) -> None:
         options.seed,
         plan_latency=options.plan_latency,
         admission=options.admission,
+        decode=options.decode,
     ).check()
     if options.perfetto:
         schedule.to_perfetto(options.perfetto)
@@ -186,6 +188,7 @@ def _compare(options: argparse.Namespace) -> None:
         progress=True,
         plan_latency=options.plan_latency,
         admission=options.admission,
+        decode=options.decode,
     )
     _show_table(table, options.json)
 

@@ -22,6 +22,7 @@ def compare(
     progress: bool = False,
     plan_latency: str | PlanLatency = "zero",
     admission: str = "in_order",
+    decode: str = "interval",
 ) -> "pd.DataFrame":
     """Simulate policies on an instance.
 
@@ -35,7 +36,7 @@ def compare(
         Seed of each run.
     progress : bool
         Whether to show a progress bar on standard error.
-    plan_latency, admission
+    plan_latency, admission, decode
         As for `simulate`.
 
     Returns
@@ -49,7 +50,10 @@ def compare(
     for policy in chosen:
         create(policy)  # refuses a misspelt one before the first run
     bar = tqdm(chosen, "policies", disable=not progress)
-    return summarise(simulate(instance, policy, seed, plan_latency=plan_latency, admission=admission) for policy in bar)
+    return summarise(
+        simulate(instance, policy, seed, plan_latency=plan_latency, admission=admission, decode=decode)
+        for policy in bar
+    )
 
 
 def summarise(schedules: Iterable[Schedule]) -> "pd.DataFrame":

@@ -13,6 +13,7 @@ from workbench.estimator import Estimator
 from workbench.instance import Instance
 from workbench.policies import Policy, Stage
 from workbench.schedule import Schedule
+from workbench.simulator.decode import decode_model
 from workbench.simulator.dispatcher import PlanDispatcher
 from workbench.simulator.latency import PlanLatency
 from workbench.view import Phase, View
@@ -31,12 +32,12 @@ def simulate(
     seed: int = 0,
     plan_latency: str | PlanLatency = "zero",
     admission: str = "in_order",
+    decode: str = "interval",
     **options: Any,
 ) -> Schedule:
     """Run a policy on an instance and return the schedule.
 
-    Decode follows the interval model: a call holds its KV demand for a fixed time. Unless planning latency is measured,
-    a run is a pure function of its arguments.
+    Unless planning latency is measured, a run is a pure function of its arguments.
 
     Parameters
     ----------
@@ -50,13 +51,17 @@ def simulate(
         How long a plan is in flight: ``zero``, ``constant:MS``, ``measured`` or ``measured:FACTOR``.
     admission : {"in_order", "backfill"}
         Whether decode admission stops at the first call that does not fit, or passes it over.
+    decode : {"interval", "batched"}
+        Whether a call decodes for a fixed time, or a token a step with all calls that run on its instance. It holds its
+        KV demand throughout either way, and what policies expect is the fixed time.
     **options
         Parameters of the policy, where a name or class is given.
 
     Raises
     ------
     InputError
-        On an unknown policy, parameter, latency or admission.
+        On an unknown policy, parameter, latency, admission or decode model, and on batched decode of an instance that
+        holds no decode step times.
     ValueError
         If the policy breaks its contract: it assigns a call that does not wait, names an instance that is not there,
         or leaves a call without an assignment.
@@ -73,7 +78,7 @@ def simulate(
     label = ":".join([name, *(f"{parameter}={value}" for parameter, value in options.items())])
     if admission not in ADMISSIONS:
         raise InputError(f"admission must be one of {', '.join(ADMISSIONS)}, got '{admission}'")
-    return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission).schedule()
+    return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission, decode).schedule()
 
 
 class _Run:
@@ -87,6 +92,7 @@ class _Run:
         seed: int,
         latency: PlanLatency,
         admission: str,
+        decode: str,
     ) -> None:
         self.instance = instance
         self.policy = policy
@@ -103,7 +109,8 @@ class _Run:
         self.reveal_at = [0.0] * instance.n_calls
         self.prefill_idle = [True] * len(instance.prefill_class)
         self.free_tokens = instance.capacity_tokens.tolist()
-        self.latency, self.admission = latency, admission
+        self.latency, self.admission, self.decode = latency, admission, decode
+        self.decode_model = decode_model(decode, instance, self._schedule_decode_end)
         self.dispatcher = PlanDispatcher(policy, self.view, latency, self._schedule_landing)
 
     def schedule(self) -> Schedule:
@@ -133,7 +140,7 @@ class _Run:
                     landed.append(stages[c])
                 elif view.phase[call] is Phase.PREFILL:
                     self._end_prefill(call)
-                else:
+                elif self.decode_model.ends(c, view.decode_instance[call], now):
                     self._end_decode(call)
             for stage in landed:
                 dispatcher.land(stage)
@@ -256,7 +263,10 @@ class _Run:
         view.decode_start_s[call] = view.now
         h = instance.decode_class[d]
         view.expected_decode_end_s[call] = view.now + view.decode_s[call, h]
-        self._push(view.now + float(instance.decode_s[c, h]), COMPLETION, call)
+        self.decode_model.admit(c, d, view.now)
+
+    def _schedule_decode_end(self, time: float, c: int) -> None:
+        self._push(time, COMPLETION, self.handle[c])
 
     def _end_decode(self, call: int) -> None:
         view, c, now = self.view, self.call[call], self.view.now
@@ -301,7 +311,7 @@ class _Run:
             planner=self.dispatcher.cost(),
             settings={
                 "seed": self.seed,
-                "decode": "interval",
+                "decode": self.decode,
                 "plan_latency": str(self.latency),
                 "admission": self.admission,
             },
