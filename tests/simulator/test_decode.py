@@ -163,6 +163,34 @@ def test_a_call_may_join_where_the_last_one_ends():
     assert run(instance).decode_end_s.tolist() == [2.0, 3.0]
 
 
+def test_an_instant_is_told_from_the_next_float():
+    """A call admitted at a boundary joins there, one admitted the least bit later a step after; whatever the rounding.
+
+    The boundary is where a call of ``n`` steps would end; it is then met again with longer calls in its place.
+    """
+    rng = random.Random(3)
+    for _ in range(300):
+        steps = {"fixed_s": rng.uniform(0.01, 1), "per_call_s": 0.0, "kv_read_s": rng.choice([0.0, rng.random() / 99])}
+        n = rng.randint(1, 400)
+        instance = arriving([(0.0, rng.randint(1, 50), n + 1), (0.0, 1, 500), (0.0, 1, 2)], **steps)
+        boundary = first_end(instance, [(0, 1.0), (1, 1.0)])
+        longer = replace(instance, output_tokens=np.array([600, 500, 2]))
+        joined = first_end(longer, [(0, 1.0), (1, 1.0), (2, boundary)])
+        later = first_end(longer, [(0, 1.0), (1, 1.0), (2, float(np.nextafter(boundary, np.inf)))])
+        step = steps["fixed_s"] + steps["kv_read_s"] * (int(instance.input_tokens[0]) + 1 + 2 * (n + 1) + 2)
+        assert joined == pytest.approx(boundary + step, rel=1e-9)
+        assert later > joined + step / 2
+
+
+def first_end(instance, admissions):
+    """Return when the first call ends after calls were admitted at given times, before any of them ends."""
+    ends = []
+    model = BatchedDecode(instance, lambda time, c: ends.append(time))
+    for c, time in admissions:
+        model.admit(c, 0, time)
+    return ends[-1]
+
+
 def test_the_first_token_belongs_to_prefill():
     """Outputs of 1 and 2 tokens take one step, 3 take two; 10 prompt tokens, and steps of 1 s and 0.5 s a token."""
     ends = [
