@@ -12,6 +12,7 @@ from workbench.cluster import Cluster, Group, Link, Pool, preset
 from workbench.compare import compare, summarise
 from workbench.compiled import CompiledInstance
 from workbench.errors import InputError, ScheduleError
+from workbench.estimator import EstimateError
 from workbench.files import load, save
 from workbench.instance import Instance
 from workbench.policies import Assignment, Policy, Stage
@@ -25,6 +26,7 @@ __all__ = [
     "Call",
     "Cluster",
     "CompiledInstance",
+    "EstimateError",
     "Group",
     "InputError",
     "Instance",

@@ -149,11 +149,15 @@ def _add_runtime(command: argparse.ArgumentParser) -> None:
         "--plan-latency", default="zero", metavar="LATENCY", help="zero, constant:MS, measured or measured:FACTOR"
     )
     command.add_argument("--admission", choices=("in_order", "backfill"), default="in_order", help="decode admission")
+    command.add_argument(
+        "--estimate-error", type=float, default=0.0, metavar="LEVEL", help="error of the estimates that policies see"
+    )
     command.add_argument("--decode", choices=("interval", "batched"), default="interval", help="decode model")
 
 
 def _simulate(options: argparse.Namespace) -> None:
     from workbench.compare import summarise
+    from workbench.estimator import EstimateError
     from workbench.files import load
     from workbench.simulator import simulate
 
@@ -163,6 +167,7 @@ def _simulate(options: argparse.Namespace) -> None:
         options.seed,
         plan_latency=options.plan_latency,
         admission=options.admission,
+        error=EstimateError(options.estimate_error, options.seed) if options.estimate_error else None,
         decode=options.decode,
     ).check()
     if options.perfetto:
@@ -178,6 +183,7 @@ def _simulate(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     from workbench.compare import compare
+    from workbench.estimator import EstimateError
     from workbench.files import load
 
     chosen = None if options.policies == "all" else [spec.strip() for spec in options.policies.split(",")]
@@ -188,6 +194,7 @@ def _compare(options: argparse.Namespace) -> None:
         progress=True,
         plan_latency=options.plan_latency,
         admission=options.admission,
+        error=EstimateError(options.estimate_error, options.seed) if options.estimate_error else None,
         decode=options.decode,
     )
     _show_table(table, options.json)

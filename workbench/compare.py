@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.compiled import CompiledInstance
+from workbench.estimator import EstimateError
 from workbench.instance import Instance
 from workbench.policies import Policy, available, create
 from workbench.schedule import Schedule
@@ -22,6 +23,7 @@ def compare(
     progress: bool = False,
     plan_latency: str | PlanLatency = "zero",
     admission: str = "in_order",
+    error: EstimateError | None = None,
     decode: str = "interval",
 ) -> "pd.DataFrame":
     """Simulate policies on an instance.
@@ -36,7 +38,7 @@ def compare(
         Seed of each run.
     progress : bool
         Whether to show a progress bar on standard error.
-    plan_latency, admission, decode
+    plan_latency, admission, error, decode
         As for `simulate`.
 
     Returns
@@ -50,10 +52,7 @@ def compare(
     for policy in chosen:
         create(policy)  # refuses a misspelt one before the first run
     bar = tqdm(chosen, "policies", disable=not progress)
-    return summarise(
-        simulate(instance, policy, seed, plan_latency=plan_latency, admission=admission, decode=decode)
-        for policy in bar
-    )
+    return summarise(simulate(instance, policy, seed, plan_latency, admission, error, decode) for policy in bar)
 
 
 def summarise(schedules: Iterable[Schedule]) -> "pd.DataFrame":

@@ -81,6 +81,17 @@ def _earliest(times: Floats, levels: Ints, size: Ints, d: int, room: int, ready:
 
 
 @njit(cache=True)
+def _fits(times: Floats, levels: Ints, size: Ints, d: int, room: int, start: float, duration: float) -> bool:
+    """Return whether the level stays within ``room`` from ``start`` for ``duration``."""
+    i = _step_at(times, size, d, start)
+    while levels[d, i] <= room:
+        i += 1
+        if i == size[d] or times[d, i] >= start + duration:
+            return True
+    return False
+
+
+@njit(cache=True)
 def _first_free(free_at: Floats, prefill_class: Ints, g: int, ready: float) -> int:
     """Return the instance of class ``g`` that can begin first at or after ``ready``; the least index among equals."""
     best = -1
@@ -111,8 +122,9 @@ def _best_pair(
 
     ``candidates[g]`` is the instance of class ``g`` that is free first: no other of its class can be better, since all
     times after the prefill's end depend on the class alone and never fall when the prefill ends later. For the same
-    reason a decode instance whose occupancy cannot bind is no better than an earlier one of its class that cannot
-    either. Where it can bind and no occupancy is given, d is `UNKNOWN`.
+    reason the first decode instance of a class on which the call fits as soon as it arrives is the best of its class;
+    only where there is none are later starts looked for. Where fitting cannot be told because no occupancy is given, d
+    is `UNKNOWN`.
     """
     best_finish, best_prefill_end, best_start, best_p, best_d = np.inf, np.inf, 0.0, -1, -1
     for g in range(len(candidates)):
@@ -120,28 +132,37 @@ def _best_pair(
         if p < 0:
             continue
         prefill_end = max(ready, free_at[p]) + prefill[c, g]
-        settled = -1  # the last class whose earliest possible start was found
-        for d in range(len(capacity)):
-            h = decode_class[d]
-            room = capacity[d] - demand[c]
-            if room < 0 or h == settled:
+        for h in range(decode.shape[1]):
+            length = decode[c, h]
+            arrived = prefill_end + transfer[c, g, h]
+            if arrived + length > best_finish:
                 continue
-            start = prefill_end + transfer[c, g, h]
-            finish = start + decode[c, h]
-            if finish > best_finish:
-                continue
-            if peak[d] <= room:
-                settled = h
-            elif len(size) == 0:
-                return np.inf, np.inf, 0.0, p, UNKNOWN
-            else:
-                start = _earliest(times, levels, size, d, room, start, decode[c, h])
-                finish = start + decode[c, h]
-            if finish < best_finish or (
-                finish == best_finish
-                and (prefill_end < best_prefill_end or (prefill_end == best_prefill_end and p < best_p))
-            ):
-                best_finish, best_prefill_end, best_start, best_p, best_d = finish, prefill_end, start, p, d
+            fits_at_once = False
+            for late in range(2):
+                for d in range(len(capacity)):
+                    room = capacity[d] - demand[c]
+                    if decode_class[d] != h or room < 0 or fits_at_once:
+                        continue
+                    start = arrived
+                    if peak[d] > room:
+                        if len(size) == 0:
+                            return np.inf, np.inf, 0.0, p, UNKNOWN
+                        if late:
+                            start = _earliest(times, levels, size, d, room, arrived, length)
+                        elif not _fits(times, levels, size, d, room, arrived, length):
+                            continue
+                    fits_at_once = late == 0
+                    finish = start + length
+                    if finish < best_finish or (
+                        finish == best_finish
+                        and (
+                            prefill_end < best_prefill_end
+                            or (prefill_end == best_prefill_end and (p < best_p or (p == best_p and d < best_d)))
+                        )
+                    ):
+                        best_finish, best_prefill_end, best_start, best_p, best_d = finish, prefill_end, start, p, d
+                if fits_at_once:
+                    break
     return best_finish, best_prefill_end, best_start, best_p, best_d
 
 

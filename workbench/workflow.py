@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Workflow", "Workload"]
 
 # Streams of one seed, so that arrivals do not depend on which workflows were drawn.
-ARRIVALS, DRAWS = 1, 2
+ARRIVALS, DRAWS, LENGTHS = 1, 2, 3
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -258,6 +258,42 @@ class Workload:
     def without_cached_prefix(self) -> "Workload":
         """Return the same workflows with every prompt prefilled in full."""
         return self._replacing(cached=False)
+
+    def with_length_error(self, level: float, seed: int) -> "Workload":
+        """Return the same workflows with wrong predictions of output lengths: a factor ``1 + level`` or its inverse.
+
+        Parameters
+        ----------
+        level : float
+            Error level; half of the calls are expected to be longer and half shorter than they are.
+        seed : int
+            Seed of the draws, one for each call in order.
+        """
+        if not 0 <= level < np.inf:
+            raise ValueError(f"level must be at least 0 and finite, got {level}")
+        rng = np.random.default_rng([seed, LENGTHS])
+        return Workload(
+            tuple(
+                Workflow(
+                    w.id,
+                    tuple(
+                        Call(
+                            c.id,
+                            c.input_tokens,
+                            c.output_tokens,
+                            c.parents,
+                            max(1, round(c.output_tokens * (1 + level) ** (1 if rng.random() < 0.5 else -1))),
+                            c.cached_prefix_tokens,
+                        )
+                        for c in w.calls
+                    ),
+                    w.arrival_s,
+                    w.weight,
+                )
+                for w in self
+            ),
+            self.source,
+        )
 
     def _replacing(self, arrivals: Iterable[float] | None = None, cached: bool = True) -> "Workload":
         times = [w.arrival_s for w in self] if arrivals is None else arrivals

@@ -69,6 +69,7 @@ class Dispatcher:
     def begin(self, view: View, rng: random.Random) -> None:
         """Start a run."""
         self.rng = rng
+        self._capacity = view.capacity_tokens.tolist()
         self._prefill = Load([], [], view.prefill_instance, [0] * len(view.prefill_class))
         capacity_tokens: list[int] = view.capacity_tokens.tolist()
         self._decode = Load([], [], view.decode_instance, [0] * len(view.decode_class), capacity_tokens)
@@ -82,7 +83,7 @@ class Dispatcher:
         """Return the prefill and the decode instance of a call, and count it there."""
         rule = DISPATCH_RULES[self.rule]
         demand = int(view.demand_tokens[call])
-        fitting = [d for d, capacity in enumerate(view.capacity_tokens) if demand <= capacity]
+        fitting = [d for d, capacity in enumerate(self._capacity) if demand <= capacity]
         p = rule(self, view, call, range(len(view.prefill_class)), self._prefill)
         d = rule(self, view, call, fitting, self._decode)
         return self._prefill.send(p, view.new_tokens[call]), self._decode.send(d, demand)

@@ -1,6 +1,7 @@
 """The event loop: arrivals, prefill, transfer, decode, and plans that land (sections 4.3 and 5.2 of the paper)."""
 
 import random
+from dataclasses import asdict
 from heapq import heappop, heappush
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from workbench import policies
 from workbench.compiled import CompiledInstance
 from workbench.errors import InputError
-from workbench.estimator import Estimator
+from workbench.estimator import EstimateError, Estimator
 from workbench.instance import Instance
 from workbench.policies import Policy, Stage
 from workbench.schedule import Schedule
@@ -32,6 +33,7 @@ def simulate(
     seed: int = 0,
     plan_latency: str | PlanLatency = "zero",
     admission: str = "in_order",
+    error: EstimateError | None = None,
     decode: str = "interval",
     **options: Any,
 ) -> Schedule:
@@ -51,6 +53,8 @@ def simulate(
         How long a plan is in flight: ``zero``, ``constant:MS``, ``measured`` or ``measured:FACTOR``.
     admission : {"in_order", "backfill"}
         Whether decode admission stops at the first call that does not fit, or passes it over.
+    error : EstimateError, optional
+        Error on the estimates that the policy sees.
     decode : {"interval", "batched"}
         Whether a call decodes for a fixed time, or a token a step with all calls that run on its instance. It holds its
         KV demand throughout either way, and what policies expect is the fixed time.
@@ -78,7 +82,7 @@ def simulate(
     label = ":".join([name, *(f"{parameter}={value}" for parameter, value in options.items())])
     if admission not in ADMISSIONS:
         raise InputError(f"admission must be one of {', '.join(ADMISSIONS)}, got '{admission}'")
-    return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission, decode).schedule()
+    return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission, error, decode).schedule()
 
 
 class _Run:
@@ -92,13 +96,14 @@ class _Run:
         seed: int,
         latency: PlanLatency,
         admission: str,
+        error: EstimateError | None,
         decode: str,
     ) -> None:
         self.instance = instance
         self.policy = policy
         self.label = label
         self.seed = seed
-        self.estimator = Estimator.of(instance)
+        self.estimator = Estimator.of(instance, error)
         self.view = View(instance.prefill_class, instance.decode_class, instance.capacity_tokens)
         self.call: list[int] = []  # the instance's call of each handle
         self.handle = [-1] * instance.n_calls
@@ -109,7 +114,7 @@ class _Run:
         self.reveal_at = [0.0] * instance.n_calls
         self.prefill_idle = [True] * len(instance.prefill_class)
         self.free_tokens = instance.capacity_tokens.tolist()
-        self.latency, self.admission, self.decode = latency, admission, decode
+        self.latency, self.admission, self.error, self.decode = latency, admission, error, decode
         self.decode_model = decode_model(decode, instance, self._schedule_decode_end)
         self.dispatcher = PlanDispatcher(policy, self.view, latency, self._schedule_landing)
 
@@ -188,7 +193,7 @@ class _Run:
     def _start_prefills(self) -> None:
         view, instance = self.view, self.instance
         for p, idle in enumerate(self.prefill_idle):
-            if not idle:
+            if not (idle and view.waiting_prefill):
                 continue
             call = self.dispatcher.next_for_prefill(p)
             if call is None:
@@ -241,7 +246,10 @@ class _Run:
 
     def _start_decodes(self) -> None:
         """Admit in order of rank; a call that does not fit stops the others, or is passed over when backfilling."""
-        for d, queue in enumerate(self.dispatcher.decode_queue):
+        for d, waiting in enumerate(self.view.waiting_decode):
+            if not waiting:
+                continue
+            queue = self.dispatcher.decode_queue[d]
             if self.admission == "backfill" and len(queue) > 1:
                 for call in queue.ordered():
                     if self._fits(call, d):
@@ -314,5 +322,6 @@ class _Run:
                 "decode": self.decode,
                 "plan_latency": str(self.latency),
                 "admission": self.admission,
+                "estimate_error": asdict(self.error) if self.error else None,
             },
         )
