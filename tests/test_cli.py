@@ -112,6 +112,19 @@ def test_simulate_as_json_holds_the_summary_and_every_call(tiny: Path, capsys: p
     assert result["schedule"]["label"] == "llf:alpha=3"
 
 
+def test_the_decode_model_is_chosen_by_name(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for model in ("interval", "batched"):
+        run = wb.simulate(wb.load(tiny), "fcfs", decode=model)
+        result = as_json(["simulate", str(tiny), "--policy", "fcfs", "--decode", model], capsys)
+        assert result["schedule"]["settings"]["decode"] == model
+        assert result["makespan"] == run.makespan_s
+        (row,) = as_json(["compare", str(tiny), "--policies", "fcfs", "--decode", model], capsys)
+        assert row["makespan"] == run.makespan_s
+    for command in ("simulate", "compare"):
+        assert main([command, str(tiny), "--decode", "chunked"]) == 2
+        assert "argument --decode: invalid choice: 'chunked'" in capsys.readouterr().err
+
+
 def test_simulate_as_text_shows_each_figure_on_a_line(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(["simulate", str(tiny), "--policy", "fcfs"], capsys).splitlines()
     shown = {line.split()[0]: line.split()[1] for line in lines if len(line.split()) == 2}

@@ -1,8 +1,10 @@
 """Independent checker: every rule of the model, re-derived from the instance's arrays alone.
 
-It shares no code with what makes or measures schedules, so that a mistake there cannot hide itself. Decode is the
-interval model: a call holds its true KV demand for a fixed time. Times may differ by a slack of ``tolerance_s`` plus
-1e-13 of their magnitude, which covers rounding in floating point and nothing else.
+It shares no code with what makes or measures schedules, so that a mistake there cannot hide itself. A call holds its
+true KV demand while it decodes. In the interval model that is a fixed time. Where the schedule's settings say
+``decode: batched``, how long depends on what runs beside a call; what is verified is that it takes no less than its own
+steps would take alone on the instance, a lower bound. Times may differ by a slack of ``tolerance_s`` plus 1e-13 of
+their magnitude, which covers rounding in floating point and nothing else.
 """
 
 from collections.abc import Callable, Iterator
@@ -105,6 +107,8 @@ def _shapes(schedule: Schedule) -> Iterator[Violation]:
             if array.shape != expected or array.dtype.kind not in kinds:
                 found = f"{array.dtype} of shape {array.shape}"
                 yield Violation("shape", None, f"{name}: expected {what} of shape {expected}, found {found}")
+    if _batched(schedule) and (schedule.instance.decode_fixed_s is None or schedule.instance.kv_read_s is None):
+        yield Violation("shape", None, "decode is batched, but the instance holds no decode step times")
 
 
 def _ranges(schedule: Schedule) -> Iterator[Violation]:
@@ -254,13 +258,32 @@ class _Rules:
         )
 
     def _decode_duration(self) -> Iterator[Violation]:
+        if _batched(self.schedule):
+            yield from self._batched_decode_duration()
+            return
         start, end = self.schedule.decode_start_s, self.schedule.decode_end_s
         takes = self.instance.decode_s[self.calls, self.decode_class]
-        return self._report(
+        yield from self._report(
             "decode-duration",
             self._differs(end, start + takes),
             lambda c: (
                 f"decode from {_s(start[c])} to {_s(end[c])} on {self._decode_name(c)}, where it takes {_s(takes[c])}"
+            ),
+        )
+
+    def _batched_decode_duration(self) -> Iterator[Violation]:
+        fixed, read = self.instance.decode_fixed_s, self.instance.kv_read_s
+        assert fixed is not None and read is not None
+        start, end = self.schedule.decode_start_s, self.schedule.decode_end_s
+        steps = np.where(self.instance.output_tokens > 2, self.instance.output_tokens - 1, 1)
+        tokens = steps * self.instance.input_tokens + steps * (steps + 1) / 2
+        least = steps * fixed[self.decode_class, 1] + read[self.decode_class] * tokens
+        return self._report(
+            "decode-duration",
+            self._early(end, start + least),
+            lambda c: (
+                f"decode from {_s(start[c])} to {_s(end[c])} on {self._decode_name(c)}, where its {steps[c]} steps "
+                f"alone take {_s(least[c])}"
             ),
         )
 
@@ -298,6 +321,10 @@ class _Rules:
             (locked >= 0) & (locked != used),
             lambda c: f"decodes on {self._decode_name(c)}, but was locked to D{locked[c]} when prefill started",
         )
+
+
+def _batched(schedule: Schedule) -> bool:
+    return bool(schedule.settings.get("decode") == "batched")
 
 
 def _s(time: float) -> str:

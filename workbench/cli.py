@@ -152,6 +152,7 @@ def _add_runtime(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--estimate-error", type=float, default=0.0, metavar="LEVEL", help="error of the estimates that policies see"
     )
+    command.add_argument("--decode", choices=("interval", "batched"), default="interval", help="decode model")
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -167,6 +168,7 @@ def _simulate(options: argparse.Namespace) -> None:
         plan_latency=options.plan_latency,
         admission=options.admission,
         error=EstimateError(options.estimate_error, options.seed) if options.estimate_error else None,
+        decode=options.decode,
     ).check()
     if options.perfetto:
         schedule.to_perfetto(options.perfetto)
@@ -193,6 +195,7 @@ def _compare(options: argparse.Namespace) -> None:
         plan_latency=options.plan_latency,
         admission=options.admission,
         error=EstimateError(options.estimate_error, options.seed) if options.estimate_error else None,
+        decode=options.decode,
     )
     _show_table(table, options.json)
 

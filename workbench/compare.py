@@ -24,6 +24,7 @@ def compare(
     plan_latency: str | PlanLatency = "zero",
     admission: str = "in_order",
     error: EstimateError | None = None,
+    decode: str = "interval",
 ) -> "pd.DataFrame":
     """Simulate policies on an instance.
 
@@ -37,7 +38,7 @@ def compare(
         Seed of each run.
     progress : bool
         Whether to show a progress bar on standard error.
-    plan_latency, admission, error
+    plan_latency, admission, error, decode
         As for `simulate`.
 
     Returns
@@ -51,7 +52,7 @@ def compare(
     for policy in chosen:
         create(policy)  # refuses a misspelt one before the first run
     bar = tqdm(chosen, "policies", disable=not progress)
-    return summarise(simulate(instance, policy, seed, plan_latency, admission, error) for policy in bar)
+    return summarise(simulate(instance, policy, seed, plan_latency, admission, error, decode) for policy in bar)
 
 
 def summarise(schedules: Iterable[Schedule]) -> "pd.DataFrame":

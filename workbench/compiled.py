@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from workbench.errors import InputError
 
-__all__ = ["CompiledInstance"]
+__all__ = ["CompiledInstance", "largest_batch"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,6 +52,11 @@ class CompiledInstance:
         KV capacity of each decode instance.
     prefill_class_names, decode_class_names : tuple of str
         Names of the classes.
+    decode_fixed_s : (H, B + 1) float, optional
+        Seconds of a decode step apart from KV reads, by batch size, up to the most calls that can be resident at once
+        or more; of no meaning for batch 0. Batched decode needs it.
+    kv_read_s : (H,) float, optional
+        Seconds that each resident KV token adds to a decode step. Batched decode needs it.
     """
 
     name: str
@@ -76,6 +81,8 @@ class CompiledInstance:
     capacity_tokens: Ints
     prefill_class_names: tuple[str, ...]
     decode_class_names: tuple[str, ...]
+    decode_fixed_s: Floats | None = None
+    kv_read_s: Floats | None = None
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
@@ -93,6 +100,7 @@ class CompiledInstance:
                 f"{self.call_name(c)}: KV demand {self.demand_tokens[c]} tokens (input + output) fits no decode "
                 f"instance; the largest capacity is {largest}: shorten the call or raise the capacity"
             )
+        self._validate_steps()
 
     def _validate_structure(self) -> None:
         """Refuse arrays that do not describe workflows on a cluster."""
@@ -124,6 +132,28 @@ class CompiledInstance:
         if len(self.topological) < self.n_calls:
             raise InputError(f"instance '{self.name}': parents must not form a cycle")
 
+    def _validate_steps(self) -> None:
+        """Refuse step times that batched decode could not use."""
+        fixed, read = self.decode_fixed_s, self.kv_read_s
+        if fixed is None and read is None:
+            return
+        if fixed is None or read is None:
+            raise InputError(f"instance '{self.name}': decode_fixed_s and kv_read_s must be given together")
+        classes, batch = self.decode_s.shape[1], largest_batch(self.demand_tokens, self.capacity_tokens)
+        steps = fixed[:, 1:] if fixed.ndim == 2 else fixed
+        checks = {
+            f"decode_fixed_s must hold {classes} rows of batches 0 to {batch} or more": fixed.ndim == 2
+            and fixed.shape[0] == classes
+            and fixed.shape[1] > batch,
+            "decode_fixed_s must be positive and finite": np.isfinite(steps).all() and (steps > 0).all(),
+            "decode_fixed_s must not fall as the batch grows": (np.diff(steps) >= 0).all(),
+            f"kv_read_s must hold {classes} finite, non-negative values": read.shape == (classes,)
+            and (np.isfinite(read) & (read >= 0)).all(),
+        }
+        for rule, holds in checks.items():
+            if not holds:
+                raise InputError(f"instance '{self.name}': {rule}")
+
     @classmethod
     def from_durations(
         cls,
@@ -139,6 +169,8 @@ class CompiledInstance:
         prefill_class: ArrayLike = (0,),
         decode_class: ArrayLike = (0,),
         capacity_tokens: ArrayLike = 1_000_000,
+        decode_fixed_s: ArrayLike | None = None,
+        kv_read_s: ArrayLike | None = None,
         name: str = "durations",
     ) -> "CompiledInstance":
         """Build an instance from durations, without a cost model (queueing studies, tests, imported schedules).
@@ -165,6 +197,10 @@ class CompiledInstance:
             Class of each instance.
         capacity_tokens : (D,) array_like of int or int
             KV capacity of each decode instance.
+        decode_fixed_s : (H, B + 1) array_like, optional
+            Seconds of a decode step by batch size, apart from KV reads; without it there is no batched decode.
+        kv_read_s : (H,) array_like, optional
+            Seconds that each resident KV token adds to a decode step; goes with `decode_fixed_s`.
 
         Examples
         --------
@@ -207,6 +243,8 @@ class CompiledInstance:
             capacity_tokens=np.broadcast_to(np.array(capacity_tokens, dtype=np.int64), d_class.shape).copy(),
             prefill_class_names=tuple(f"P-class{g}" for g in range(shape[1])),
             decode_class_names=tuple(f"D-class{h}" for h in range(shape[2])),
+            decode_fixed_s=None if decode_fixed_s is None else np.array(decode_fixed_s, dtype=np.float64),
+            kv_read_s=None if kv_read_s is None else np.array(kv_read_s, dtype=np.float64),
         )
 
     @property
@@ -224,6 +262,12 @@ class CompiledInstance:
         """(N,) true KV demand ``m(c) = L_in + L_out`` in tokens (Eq. 3)."""
         demand: Ints = self.input_tokens + self.output_tokens
         return demand
+
+    @cached_property
+    def decode_steps(self) -> Ints:
+        """(N,) decode steps of each call: the first output token belongs to prefill; at least one step."""
+        steps: Ints = np.maximum(self.output_tokens - 1, 1)
+        return steps
 
     @cached_property
     def predicted_demand_tokens(self) -> Ints:
@@ -294,3 +338,21 @@ class CompiledInstance:
     def call_name(self, c: int) -> str:
         """Return how messages name a call: its workflow and its id."""
         return f"workflow '{self.workflow_ids[self.workflow[c]]}' call '{self.call_ids[c]}'"
+
+
+def largest_batch(demand_tokens: Ints, capacity_tokens: Ints) -> int:
+    """Return the most calls whose KV demand one decode instance can hold at once.
+
+    Parameters
+    ----------
+    demand_tokens : (N,) int
+        KV demand of each call.
+    capacity_tokens : (D,) int
+        KV capacity of each decode instance.
+
+    Examples
+    --------
+    >>> largest_batch(np.array([5, 2, 3]), np.array([4, 9]))
+    2
+    """
+    return int(np.searchsorted(np.cumsum(np.sort(demand_tokens)), capacity_tokens.max(), side="right"))

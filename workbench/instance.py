@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from workbench.catalogue import Catalogue, builtin
 from workbench.cluster import Cluster, Pool, preset
-from workbench.compiled import CompiledInstance
+from workbench.compiled import CompiledInstance, largest_batch
 from workbench.cost import CostModel, kv_transfer
 from workbench.fields import STRICT, Name
 from workbench.workflow import Workflow, Workload
@@ -106,7 +106,9 @@ class Instance:
             cost.kv_capacity_tokens(self.cluster.memory_fraction)
         limit = self.cluster.decode.kv_capacity_tokens
         capacity = [min(tokens, limit) if limit else tokens for tokens in capacity]
+        capacity_tokens = np.array(capacity, dtype=np.int64)[d_class]
         batch = self.reference_batch
+        batches = np.arange(largest_batch(inputs + outputs, capacity_tokens) + 1)
         return CompiledInstance(
             name=self.name,
             workflow_ids=tuple(workflow.id for workflow in self.workload),
@@ -129,9 +131,11 @@ class Instance:
             predicted_decode_s=np.column_stack([cost.decode_s(inputs, predicted, batch) for cost in d_costs]),
             prefill_class=p_class,
             decode_class=d_class,
-            capacity_tokens=np.array(capacity, dtype=np.int64)[d_class],
+            capacity_tokens=capacity_tokens,
             prefill_class_names=tuple(cost.deployment.name for cost in p_costs),
             decode_class_names=tuple(cost.deployment.name for cost in d_costs),
+            decode_fixed_s=np.stack([cost.decode_step_s(batches, 0) for cost in d_costs]),
+            kv_read_s=np.array([cost.kv_read_s for cost in d_costs]),
         )
 
     def _classes(self, pool: Pool) -> tuple[list[CostModel], np.ndarray]:

@@ -147,7 +147,10 @@ class View:
 
     @property
     def expected_decode_end_s(self) -> Floats:
-        """(n,) when each running decode is expected to end, in seconds; meaningless for calls in other phases."""
+        """(n,) when each running decode is expected to end, in seconds; meaningless for calls in other phases.
+
+        That is its start plus the estimate of `decode_s`, under batched decode too.
+        """
         return self._decode_end[: len(self.workflow)]
 
     @property

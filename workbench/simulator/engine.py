@@ -14,6 +14,7 @@ from workbench.estimator import EstimateError, Estimator
 from workbench.instance import Instance
 from workbench.policies import Policy, Stage
 from workbench.schedule import Schedule
+from workbench.simulator.decode import decode_model
 from workbench.simulator.dispatcher import PlanDispatcher
 from workbench.simulator.latency import PlanLatency
 from workbench.view import Phase, View
@@ -33,12 +34,12 @@ def simulate(
     plan_latency: str | PlanLatency = "zero",
     admission: str = "in_order",
     error: EstimateError | None = None,
+    decode: str = "interval",
     **options: Any,
 ) -> Schedule:
     """Run a policy on an instance and return the schedule.
 
-    Decode follows the interval model: a call holds its KV demand for a fixed time. Unless planning latency is measured,
-    a run is a pure function of its arguments.
+    Unless planning latency is measured, a run is a pure function of its arguments.
 
     Parameters
     ----------
@@ -54,13 +55,17 @@ def simulate(
         Whether decode admission stops at the first call that does not fit, or passes it over.
     error : EstimateError, optional
         Error on the estimates that the policy sees.
+    decode : {"interval", "batched"}
+        Whether a call decodes for a fixed time, or a token a step with all calls that run on its instance. It holds its
+        KV demand throughout either way, and what policies expect is the fixed time.
     **options
         Parameters of the policy, where a name or class is given.
 
     Raises
     ------
     InputError
-        On an unknown policy, parameter, latency or admission.
+        On an unknown policy, parameter, latency, admission or decode model, and on batched decode of an instance that
+        holds no decode step times.
     ValueError
         If the policy breaks its contract: it assigns a call that does not wait, names an instance that is not there,
         or leaves a call without an assignment.
@@ -77,7 +82,7 @@ def simulate(
     label = ":".join([name, *(f"{parameter}={value}" for parameter, value in options.items())])
     if admission not in ADMISSIONS:
         raise InputError(f"admission must be one of {', '.join(ADMISSIONS)}, got '{admission}'")
-    return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission, error).schedule()
+    return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission, error, decode).schedule()
 
 
 class _Run:
@@ -92,6 +97,7 @@ class _Run:
         latency: PlanLatency,
         admission: str,
         error: EstimateError | None,
+        decode: str,
     ) -> None:
         self.instance = instance
         self.policy = policy
@@ -108,7 +114,8 @@ class _Run:
         self.reveal_at = [0.0] * instance.n_calls
         self.prefill_idle = [True] * len(instance.prefill_class)
         self.free_tokens = instance.capacity_tokens.tolist()
-        self.latency, self.admission, self.error = latency, admission, error
+        self.latency, self.admission, self.error, self.decode = latency, admission, error, decode
+        self.decode_model = decode_model(decode, instance, self._schedule_decode_end)
         self.dispatcher = PlanDispatcher(policy, self.view, latency, self._schedule_landing)
 
     def schedule(self) -> Schedule:
@@ -138,7 +145,7 @@ class _Run:
                     landed.append(stages[c])
                 elif view.phase[call] is Phase.PREFILL:
                     self._end_prefill(call)
-                else:
+                elif self.decode_model.ends(c, view.decode_instance[call], now):
                     self._end_decode(call)
             for stage in landed:
                 dispatcher.land(stage)
@@ -264,7 +271,10 @@ class _Run:
         view.decode_start_s[call] = view.now
         h = instance.decode_class[d]
         view.expected_decode_end_s[call] = view.now + view.decode_s[call, h]
-        self._push(view.now + float(instance.decode_s[c, h]), COMPLETION, call)
+        self.decode_model.admit(c, d, view.now)
+
+    def _schedule_decode_end(self, time: float, c: int) -> None:
+        self._push(time, COMPLETION, self.handle[c])
 
     def _end_decode(self, call: int) -> None:
         view, c, now = self.view, self.call[call], self.view.now
@@ -309,7 +319,7 @@ class _Run:
             planner=self.dispatcher.cost(),
             settings={
                 "seed": self.seed,
-                "decode": "interval",
+                "decode": self.decode,
                 "plan_latency": str(self.latency),
                 "admission": self.admission,
                 "estimate_error": asdict(self.error) if self.error else None,
