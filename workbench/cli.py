@@ -173,7 +173,10 @@ def _simulate(options: argparse.Namespace) -> None:
     if options.perfetto:
         schedule.to_perfetto(options.perfetto)
     if options.gantt:
-        schedule.gantt().savefig(options.gantt, dpi=150)
+        try:
+            schedule.gantt().savefig(options.gantt, dpi=150)
+        except ValueError as error:  # an ending that names no format
+            raise InputError(f"{options.gantt}: cannot draw to this file: {error}") from None
     summary = summarise([schedule])
     if options.json:
         _print_json(_records(summary)[0] | {"schedule": schedule.to_dict()})

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from workbench.compiled import CompiledInstance
 from workbench.errors import InputError
 
-__all__ = ["EstimateError", "Estimator"]
+__all__ = ["LARGEST_SEED", "EstimateError", "Estimator"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -17,6 +17,8 @@ Words = NDArray[np.uint64]
 
 PREFILL, DECODE = 0, 1
 LARGEST_ADDITIVE_LEVEL = 0.5
+LARGEST_LEVEL = 1e6
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,10 @@ class EstimateError:
     bias: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.level < np.inf:
-            raise InputError(f"estimate error must be at least 0 and finite, got {self.level}")
+        if not 0 <= self.level <= LARGEST_LEVEL:
+            raise InputError(f"estimate error must be at least 0 and at most {LARGEST_LEVEL:g}, got {self.level}")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise InputError(f"seed must be from 0 to {LARGEST_SEED}, got {self.seed}")
         for name, factor in self.bias.items():
             if not 0 < factor < np.inf:
                 raise InputError(f"bias of '{name}' must be above 0 and finite, got {factor}")

@@ -11,6 +11,9 @@ from workbench.policies.base import Assignment, Policy, Ranking, Stage
 
 __all__ = ["Assignment", "Policy", "Ranking", "Stage", "available", "create", "parameters"]
 
+# Magnitude of every fractional parameter of a policy; beyond, keys overflow or lose what tells calls apart.
+SMALLEST, LARGEST = 1e-12, 1e12
+
 _CONTRACT = ("base", "dispatch", "queueing")
 
 
@@ -58,10 +61,16 @@ def create(policy: "str | Policy | type[Policy]", **options: Any) -> Policy:
             f"(known: {', '.join(parameters(policy)) or 'none'})"
         )
     try:
-        return policy(**options)
+        made = policy(**options)
     except (TypeError, ValueError, OverflowError) as error:
         reason = str(error).removeprefix(f"{policy.name}: ")
         raise InputError(f"policy '{policy.name}': {reason}") from None
+    for name, value in options.items():
+        if isinstance(value, float) and value != 0 and not SMALLEST <= abs(value) <= LARGEST:
+            raise InputError(
+                f"policy '{policy.name}': {name} must be 0 or from {SMALLEST:g} to {LARGEST:g}, got {value}"
+            )
+    return made
 
 
 def parameters(policy: type[Policy]) -> dict[str, Any]:

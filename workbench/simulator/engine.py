@@ -10,7 +10,7 @@ import numpy as np
 from workbench import policies
 from workbench.compiled import CompiledInstance
 from workbench.errors import InputError
-from workbench.estimator import EstimateError, Estimator
+from workbench.estimator import LARGEST_SEED, EstimateError, Estimator
 from workbench.instance import Instance
 from workbench.policies import Policy, Stage
 from workbench.schedule import Schedule
@@ -80,6 +80,8 @@ def simulate(
     chosen = policies.create(policy, **options)
     name = policy if isinstance(policy, str) else chosen.name
     label = ":".join([name, *(f"{parameter}={value}" for parameter, value in options.items())])
+    if not 0 <= seed <= LARGEST_SEED:
+        raise InputError(f"seed must be from 0 to {LARGEST_SEED}, got {seed}")
     if admission not in ADMISSIONS:
         raise InputError(f"admission must be one of {', '.join(ADMISSIONS)}, got '{admission}'")
     return _Run(compiled, chosen, label, seed, PlanLatency.parse(plan_latency), admission, error, decode).schedule()
