@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test lint lab figures benchmark clean
+.PHONY: setup demo test lint lab figures slow benchmark clean
 
 setup: $(READY)
 
@@ -30,6 +30,9 @@ lab: $(READY)
 
 figures: $(READY)
 	$(BIN)/python -m paper_figs.demo
+
+slow: $(READY)
+	$(BIN)/python -m pytest -q -m slow
 
 benchmark: $(READY)
 	$(BIN)/python -m pytest -q -m benchmark --benchmark-only

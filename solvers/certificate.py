@@ -50,7 +50,7 @@ class Certificate:
     interrupted : bool
         Whether the search was stopped by Ctrl-C; the bracket is what it had reached.
     versions : mapping
-        Versions of the solver and of the array library.
+        Version of OR-Tools.
     """
 
     objective: Literal["makespan", "alpha"]

@@ -1,6 +1,7 @@
 """Solve an instance to a certificate: incumbents, CP-SAT on the rounded problem, replay in exact time."""
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from math import ceil, floor
 from time import perf_counter
@@ -22,6 +23,11 @@ __all__ = ["POLICIES", "Compilable", "Objective", "solve"]
 
 POLICIES = ("fcfs", "workflow-fcfs", "llf", "atlas", "hexagent")
 """Policies whose simulated schedules are the first incumbents."""
+
+REPORT_EVERY_S = 0.25
+
+MOST_TICKS = 10**12
+"""Ticks in the horizon at most; CP-SAT refuses models with much larger times."""
 
 ALPHA_GRID = 1000
 """Steps of alpha per unit in the direct model; a finer grid bounds worse."""
@@ -75,7 +81,7 @@ def solve(
     Returns
     -------
     Certificate
-        The bracket, also when the search is stopped by Ctrl-C.
+        The bracket, also when the search is stopped by Ctrl-C once it has its first schedule.
 
     Raises
     ------
@@ -95,8 +101,8 @@ def solve(
     compiled = instance if isinstance(instance, CompiledInstance) else instance.compile()
     if objective not in ("makespan", "alpha"):
         raise ValueError(f"objective must be makespan or alpha, got '{objective}'")
-    if not (time_limit >= 0 and workers >= 1 and (tick_s is None or tick_s > 0)):
-        raise ValueError("time_limit must be at least 0 s, workers at least 1, and tick_s above 0 s")
+    if not (time_limit >= 0 and workers >= 1 and seed >= 0 and (tick_s is None or tick_s > 0)):
+        raise ValueError("time_limit must be at least 0 s, workers at least 1, seed at least 0 and tick_s above 0 s")
     search = _Search(compiled, objective, tau, time_limit, workers, seed, on_progress)
     search.start(hints, tick_s)
     try:
@@ -151,6 +157,8 @@ class _Search:
         )
         self.lower, self.lower_method = 0.0, ""
         self.prove(bound.value, bound.method)
+        if tick_s is not None and self.schedule.makespan_s / tick_s > MOST_TICKS:
+            raise ValueError(f"tick_s must leave at most {MOST_TICKS:.0e} ticks in the horizon, got {tick_s}")
         self.ticks = TickInstance(instance, tick_s or choose_tick(instance, self.schedule.makespan_s))
         self.search_began = perf_counter()
         self.report()
@@ -291,6 +299,7 @@ class _Search:
         solver.parameters.max_time_in_seconds = seconds
         solver.parameters.num_workers = self.workers
         solver.parameters.random_seed = self.seed
+        solver.parameters.catch_sigint_signal = False
         search = self
 
         class Watch(cp_model.CpSolverSolutionCallback):
@@ -298,10 +307,8 @@ class _Search:
                 search.offer(model.found_schedule(self.value, label))
                 search.report()
 
-        status = solver.solve(model.cp, Watch())
+        status = self._solve_stoppably(solver, model.cp, Watch())
         name: str = solver.status_name(status)
-        if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) and solver.wall_time < 0.9 * seconds:
-            self.interrupted = True  # CP-SAT takes Ctrl-C for itself and returns early
         if status == cp_model.MODEL_INVALID or (status == cp_model.INFEASIBLE and not may_fail):
             raise RuntimeError(
                 f"CP-SAT answers {name} though a schedule of value {self.upper} is known: {model.cp.validate()}"
@@ -310,6 +317,23 @@ class _Search:
         has_bound = status in (cp_model.OPTIMAL, cp_model.FEASIBLE) or (status == cp_model.UNKNOWN and not may_fail)
         bound = solver.best_objective_bound if has_bound and model.cp.has_objective() else None
         return name, bound
+
+    def _solve_stoppably(
+        self, solver: cp_model.CpSolver, model: cp_model.CpModel, watch: cp_model.CpSolverSolutionCallback
+    ) -> cp_model.CpSolverStatus:
+        """Solve in a thread, so that progress is told and Ctrl-C is seen meanwhile."""
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            running = pool.submit(solver.solve, model, watch)
+            try:
+                while True:
+                    try:
+                        return running.result(timeout=REPORT_EVERY_S)
+                    except TimeoutError:
+                        self.report()
+            except KeyboardInterrupt:
+                self.interrupted = True
+                solver.stop_search()
+                return running.result()
 
     def certificate(self) -> Certificate:
         """Return what was found and proven."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import signal
 
 import numpy as np
 import pytest
@@ -202,3 +203,37 @@ def test_identical_instances_with_tight_memory(objective: str) -> None:
         certificate = solvers.solve(inst, objective=objective, hints=[], workers=1)
         assert certificate.value == pytest.approx(brute_force(inst, objective))
         assert certificate.status == "closed"
+
+
+class TestInterrupt:
+    """Ctrl-C in a search that would go on: a hard instance whose probes take longer than the test."""
+
+    @staticmethod
+    def contended() -> CompiledInstance:
+        """Forty workflows on two prefill and two decode instances whose memory holds few calls."""
+        pool = wb.Pool((wb.Group("A100-80GB-SXM", 1), wb.Group("H100-80GB-SXM", 1)))
+        tight = wb.Pool(pool.groups, kv_capacity_tokens=60_000)
+        work = wb.traces.bfcl(12, rate=40.0)
+        return wb.Instance(work, wb.Cluster(pool, tight), "llama3.1-70b").compile()
+
+    def test_keeps_the_bracket(self) -> None:
+        """The search ends soon after the signal and says that it was interrupted."""
+        pressed: list[float] = []
+
+        def press(elapsed_s: float, upper: float | None, lower: float | None) -> None:
+            if elapsed_s > 1 and not pressed:
+                pressed.append(elapsed_s)
+                signal.raise_signal(signal.SIGINT)
+
+        certificate = solvers.solve(
+            self.contended(), objective="alpha", tau=0.75, time_limit=60, hints=[], on_progress=press
+        )
+        assert pressed
+        assert certificate.interrupted
+        assert 0 < certificate.lower_bound <= certificate.value
+        certificate.schedule.check()
+
+    def test_a_search_that_ends_by_its_limit_is_not_interrupted(self) -> None:
+        """Short probes that end early for reasons of their own are not taken for Ctrl-C."""
+        certificate = solvers.solve(self.contended(), objective="alpha", tau=0.75, time_limit=3, hints=[])
+        assert not certificate.interrupted
