@@ -1,6 +1,7 @@
 """The contract between a policy and the runtime."""
 
 import random
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -96,6 +97,6 @@ class Policy(Protocol):
     def begin(self, view: View, rng: random.Random) -> None:
         """Start a run: forget the last one. ``rng`` is the run's only source of chance."""
 
+    @abstractmethod
     def plan(self, view: View, stage: Stage) -> Iterable[Assignment]:
         """Return assignments for calls that wait for ``stage``, or (prefill only) a ranking of all of them."""
-        raise NotImplementedError

@@ -1,6 +1,7 @@
 """Queueing policies: an order of the waiting calls and a dispatcher, chosen apart."""
 
 import random
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -27,9 +28,9 @@ class QueueingPolicy(Policy):
         """Start a run."""
         self.dispatcher.begin(view, rng)
 
+    @abstractmethod
     def key(self, view: View, call: int) -> Any:
         """Return the queue priority of a call; the least is served first."""
-        raise NotImplementedError
 
     def changed(self, view: View, call: int, fresh: set[int]) -> bool:
         """Return whether a call that is queued for prefill needs a new key; ``fresh`` workflows just revealed calls."""
