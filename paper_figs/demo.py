@@ -15,10 +15,10 @@ import workbench as wb
 from solvers import Objective
 from workbench import plots
 from workbench.files import write_bytes
+from workbench.policies import PAPER_POLICIES
 
-__all__ = ["POLICIES", "competitive_table", "main", "scenarios"]
+__all__ = ["competitive_table", "main", "scenarios"]
 
-POLICIES = ("fcfs", "workflow-fcfs", "llf", "atlas", "hexagent")
 OUT = Path(__file__).parent / "out" / "demo"
 CLUSTER, MODEL = wb.preset("hetero-1"), "llama3.1-70b"
 RATE = 40.0
@@ -58,7 +58,7 @@ def competitive_table(instance: wb.Instance, time_limit_s: float) -> tuple[pd.Da
     certificate : Certificate
         The optimum for the makespan.
     """
-    runs = [wb.simulate(instance, policy, SEED) for policy in POLICIES]
+    runs = [wb.simulate(instance, policy, SEED) for policy in PAPER_POLICIES]
     objectives: tuple[Objective, ...] = ("makespan", "alpha")
     certificates = {
         objective: solvers.solve(instance, objective=objective, tau=1.0, time_limit=time_limit_s, hints=runs)
@@ -88,7 +88,7 @@ def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     tables, curves = {}, {}
     for name, instance in scenarios().items():
-        runs = [wb.simulate(instance, policy, SEED).check() for policy in tqdm(POLICIES, name)]
+        runs = [wb.simulate(instance, policy, SEED).check() for policy in tqdm(PAPER_POLICIES, name)]
         table = wb.summarise(runs)
         table.insert(0, "offered_load", instance.offered_load())
         tables[name] = table

@@ -1,6 +1,6 @@
 """Exact solving of the offline problem: optima that are proven, and brackets where they are not."""
 
 from solvers.certificate import Certificate
-from solvers.solve import Objective, solve
+from solvers.search import Objective, solve
 
 __all__ = ["Certificate", "Objective", "solve"]

@@ -208,7 +208,7 @@ def plan_prefill(
     prefill: Floats,
     transfer: Floats,
     decode: Floats,
-    busy_until: Floats,
+    free_at: Floats,
     prefill_class: Ints,
     decode_class: Ints,
     capacity: Ints,
@@ -230,8 +230,8 @@ def plan_prefill(
         The waiting calls.
     order_key, arrival, horizon, demand, prefill, transfer, decode
         By call: the tie-break, ``a_w`` and ``H_w(t)`` of the workflow in seconds, and the estimates.
-    busy_until : (P,) float
-        When each prefill instance is expected to be free.
+    free_at : (P,) float
+        When each prefill instance is expected to be free; it is changed.
     prefill_class, decode_class, capacity
         The instances.
     bound_tokens : (D,) int
@@ -257,7 +257,6 @@ def plan_prefill(
         times, levels, size, peak = _simulate_committed(
             capacity, committed[0], committed[1], committed[2], committed[3], waiting
         )
-    free_at = np.maximum(busy_until, now)
     candidates = np.empty(prefill.shape[1], dtype=np.int64)
     for g in range(len(candidates)):
         candidates[g] = _first_free(free_at, prefill_class, g, now)
@@ -271,35 +270,31 @@ def plan_prefill(
     on_d = np.empty(waiting, dtype=np.int64)
     rerank = waiting <= rerank_limit
     for rank in range(waiting):
-        if rank == 0 or rerank:
-            for q in range(waiting):
-                if pending[q] and stale[q]:
-                    c = rows[q]
-                    finish[q], prefill_end[q], start[q], best_p[q], best_d[q] = _best_pair(
-                        c, now, demand, prefill, transfer, decode,
-                        candidates, free_at, decode_class, capacity, times, levels, size, peak,
-                    )  # fmt: skip
-                    if best_d[q] == UNKNOWN:
-                        return False, order, on_p, on_d
-                    stale[q] = False
-                    ratio[q] = ((now - arrival[c]) + (finish[q] - now)) / horizon[c]
-            if not rerank:
-                order[:] = np.argsort(-ratio, kind="mergesort")
+        first, last = 0, waiting
+        if rank > 0 and not rerank:  # the order stands: only the next call is projected anew
+            first, last = order[rank], order[rank] + 1
+            stale[first] = True
+        for q in range(first, last):
+            if pending[q] and stale[q]:
+                c = rows[q]
+                finish[q], prefill_end[q], start[q], best_p[q], best_d[q] = _best_pair(
+                    c, now, demand, prefill, transfer, decode,
+                    candidates, free_at, decode_class, capacity, times, levels, size, peak,
+                )  # fmt: skip
+                if best_d[q] == UNKNOWN:
+                    return False, order, on_p, on_d
+                stale[q] = False
+                ratio[q] = ((now - arrival[c]) + (finish[q] - now)) / horizon[c]
         if rerank:
             chosen = -1
             for q in range(waiting):
                 if pending[q] and (chosen < 0 or ratio[q] > ratio[chosen]):
                     chosen = q
             order[rank] = chosen
+        elif rank == 0:
+            order[:] = np.argsort(-ratio, kind="mergesort")
         q = order[rank]
         c = rows[q]
-        if not rerank:
-            finish[q], prefill_end[q], start[q], best_p[q], best_d[q] = _best_pair(
-                c, now, demand, prefill, transfer, decode,
-                candidates, free_at, decode_class, capacity, times, levels, size, peak,
-            )  # fmt: skip
-            if best_d[q] == UNKNOWN:
-                return False, order, on_p, on_d
         p, d = best_p[q], best_d[q]
         pending[q] = False
         on_p[rank], on_d[rank] = p, d

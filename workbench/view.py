@@ -246,8 +246,7 @@ class View:
 
     def expected_prefill_end(self, call: int) -> float:
         """Return when a running prefill is expected to end, in seconds, at least ``now``."""
-        p = self.prefill_instance[call]
-        return max(self.now, self.prefill_start_s[call] + float(self._prefill[call, self.prefill_class[p]]))
+        return max(self.now, float(self.busy_until_s[self.prefill_instance[call]]))
 
     def expected_decode_ready(self, call: int) -> float:
         """Return when a call in prefill or transfer is expected to be ready for decode, in seconds."""

@@ -1,6 +1,7 @@
 """Agent workflows: DAGs of LLM calls that reveal themselves while they run."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, overload
 
@@ -246,18 +247,14 @@ class Workload:
             times = np.arange(len(self)) / rate
         else:
             times = np.cumsum(np.random.default_rng([seed, ARRIVALS]).exponential(1 / rate, len(self)))
-        return self._replacing(arrivals=times.tolist())
+        return self._with(replace(w, arrival_s=time) for w, time in zip(self, times.tolist(), strict=True))
 
     def sample(self, number: int, seed: int) -> "Workload":
         """Return ``number`` workflows drawn without replacement, in random order."""
         if not 1 <= number <= len(self):
             raise ValueError(f"cannot draw {number} of {len(self)} workflows")
         picks = np.random.default_rng([seed, DRAWS]).choice(len(self), number, replace=False)
-        return Workload(tuple(self.workflows[i] for i in picks), self.source)
-
-    def without_cached_prefix(self) -> "Workload":
-        """Return the same workflows with every prompt prefilled in full."""
-        return self._replacing(cached=False)
+        return self._with(self.workflows[i] for i in picks)
 
     def with_length_error(self, level: float, seed: int) -> "Workload":
         """Return the same workflows with wrong predictions of output lengths: a factor ``1 + level`` or its inverse.
@@ -272,48 +269,22 @@ class Workload:
         if not 0 <= level < np.inf:
             raise ValueError(f"level must be at least 0 and finite, got {level}")
         rng = np.random.default_rng([seed, LENGTHS])
-        return Workload(
-            tuple(
-                Workflow(
-                    w.id,
-                    tuple(
-                        Call(
-                            c.id,
-                            c.input_tokens,
-                            c.output_tokens,
-                            c.parents,
-                            max(1, round(c.output_tokens * (1 + level) ** (1 if rng.random() < 0.5 else -1))),
-                            c.cached_prefix_tokens,
-                        )
-                        for c in w.calls
-                    ),
-                    w.arrival_s,
-                    w.weight,
-                )
-                for w in self
-            ),
-            self.source,
-        )
 
-    def _replacing(self, arrivals: Iterable[float] | None = None, cached: bool = True) -> "Workload":
-        times = [w.arrival_s for w in self] if arrivals is None else arrivals
-        return Workload(
-            tuple(
-                Workflow(
-                    id=w.id,
-                    calls=w.calls
-                    if cached
-                    else tuple(
-                        Call(c.id, c.input_tokens, c.output_tokens, c.parents, c.predicted_output_tokens)
-                        for c in w.calls
-                    ),
-                    arrival_s=time,
-                    weight=w.weight,
-                )
-                for w, time in zip(self, times, strict=True)
-            ),
-            self.source,
-        )
+        def predicted(call: Call) -> Call:
+            factor = (1 + level) ** (1 if rng.random() < 0.5 else -1)
+            return replace(call, predicted_output_tokens=max(1, round(call.output_tokens * factor)))
+
+        return self._with_calls(predicted)
+
+    def without_cached_prefix(self) -> "Workload":
+        """Return the same workflows with every prompt prefilled in full."""
+        return self._with_calls(lambda call: replace(call, cached_prefix_tokens=0))
+
+    def _with_calls(self, changed: Callable[[Call], Call]) -> "Workload":
+        return self._with(replace(w, calls=tuple(changed(call) for call in w.calls)) for w in self)
+
+    def _with(self, workflows: Iterable[Workflow]) -> "Workload":
+        return Workload(tuple(workflows), self.source)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the shape of every workflow: a row each, indexed by workflow id."""

@@ -28,7 +28,7 @@ class Recorder(Policy):
 
     def plan(self, view, stage):
         self.asked.append((view.now, sorted(view.waiting_prefill)))
-        return [Assignment(call, -view.reveal_s[call], 0, 0) for call in view.waiting_prefill]
+        return [Assignment(call, 100 - view.reveal_s[call], 0, 0) for call in view.waiting_prefill]
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "llf", "hexagent"])

@@ -9,7 +9,10 @@ from typing import Any
 from workbench.errors import InputError
 from workbench.policies.base import Assignment, Policy, Ranking, Stage
 
-__all__ = ["Assignment", "Policy", "Ranking", "Stage", "available", "create", "parameters"]
+__all__ = ["PAPER_POLICIES", "Assignment", "Policy", "Ranking", "Stage", "available", "create", "parameters"]
+
+PAPER_POLICIES = ("fcfs", "workflow-fcfs", "llf", "atlas", "hexagent")
+"""The policies that the paper compares (sections 3 and 7.2)."""
 
 # Magnitude of every fractional parameter of a policy; beyond, keys overflow or lose what tells calls apart.
 SMALLEST, LARGEST = 1e-12, 1e12

@@ -45,27 +45,29 @@ class Hexagent(Policy):
 
     def _plan_prefill(self, view: View) -> Ranking:
         arrival, horizon = view.progress()
-        state = (
-            view.now,
-            self.rerank_limit,
-            np.fromiter(view.waiting_prefill, np.int64, len(view.waiting_prefill)),
-            view.order_key,
-            arrival,
-            horizon,
-            view.demand_tokens,
-            view.prefill_s,
-            view.transfer_s,
-            view.decode_s,
-            view.busy_until_s,
-            view.prefill_class,
-            view.decode_class,
-            view.capacity_tokens,
-            view.bound_tokens,
-        )
-        done, *plan = kernels.plan_prefill(*state, None)
-        if not done:
-            _, *plan = kernels.plan_prefill(*state, self._committed(view))
-        return Ranking(*plan)
+        committed: tuple[Ints, Floats, Floats, Ints] | None = None
+        while True:
+            done, *plan = kernels.plan_prefill(
+                view.now,
+                self.rerank_limit,
+                np.fromiter(view.waiting_prefill, np.int64, len(view.waiting_prefill)),
+                view.order_key,
+                arrival,
+                horizon,
+                view.demand_tokens,
+                view.prefill_s,
+                view.transfer_s,
+                view.decode_s,
+                view.prefill_free_at(),
+                view.prefill_class,
+                view.decode_class,
+                view.capacity_tokens,
+                view.bound_tokens,
+                committed,
+            )
+            if done:
+                return Ranking(*plan)
+            committed = self._committed(view)
 
     def _plan_decode(self, view: View) -> Iterator[Assignment]:
         waiting = [call for queue in view.waiting_decode for call in queue]

@@ -18,11 +18,9 @@ from solvers.model import Model
 from solvers.ticks import SNAP, TickInstance, choose_tick
 from workbench import CompiledInstance, Schedule
 from workbench.metrics import workflows_on_time
+from workbench.policies import PAPER_POLICIES
 
-__all__ = ["POLICIES", "Compilable", "Objective", "solve"]
-
-POLICIES = ("fcfs", "workflow-fcfs", "llf", "atlas", "hexagent")
-"""Policies whose simulated schedules are the first incumbents."""
+__all__ = ["Compilable", "Objective", "solve"]
 
 REPORT_EVERY_S = 0.25
 
@@ -73,7 +71,7 @@ def solve(
     tick_s : float, optional
         Time unit of the rounded problem in seconds; chosen from the horizon if omitted.
     hints : iterable of Schedule, optional
-        Known schedules of this instance, of which placement and starts are taken; simulations of the online policies
+        Known schedules of this instance, of which placement and starts are taken; simulations of the paper's policies
         if omitted.
     on_progress : callable, optional
         Called with (elapsed seconds, upper bound, lower bound).
@@ -141,7 +139,7 @@ class _Search:
     def start(self, hints: Iterable[Schedule] | None, tick_s: float | None) -> None:
         """Take the best known schedule and the combinatorial bound."""
         instance = self.instance
-        known = list(hints) if hints is not None else [wb.simulate(instance, policy) for policy in POLICIES]
+        known = list(hints) if hints is not None else [wb.simulate(instance, policy) for policy in PAPER_POLICIES]
         known = [
             Schedule.from_starts(
                 instance, run.label, run.prefill_instance, run.decode_instance, run.prefill_start_s, run.decode_start_s
